@@ -11,8 +11,6 @@ from ddaudit.findings import Severity
 
 __all__ = ["Edges", "Param", "Plan", "PlannedStep", "Runbook", "Seconds", "Step", "parse_duration"]
 
-PLAN_SCHEMA = "ddaudit-plan/1"
-
 
 def parse_duration(value: Any) -> float:
     """``"90s"``, ``"2m"``, ``"1h"``, ``"250ms"`` or a number of seconds -> seconds (> 0)."""
@@ -134,7 +132,7 @@ class PlannedStep(_Strict):
 class Plan(_Strict):
     """What a run will do, written to ``plan.json`` before anything starts: ranks read their orders from it."""
 
-    schema_: Literal["ddaudit-plan/1"] = Field(PLAN_SCHEMA, alias="schema")
+    schema_: Literal["ddaudit-plan/1"] = Field("ddaudit-plan/1", alias="schema")
     run_id: str
     runbook: str
     title: str
