@@ -179,7 +179,9 @@ def _row(spec: CheckSpec, plant: Plant, collected: Collected) -> Row:
 
 def _judge(spec: CheckSpec, plant: Plant, run: _Run, collected: Collected) -> list[Finding]:
     reference = _reference(plant)
-    step = PlannedStep(id=run.key, title=plant.name, source="selftest", runbook="selftest", probe=run.probe)
+    step = PlannedStep(
+        id=run.key, title=plant.name, source="selftest", runbook="selftest", probe=run.probe, limits=plant.limits
+    )
     evidence = collected.evidence.get(run.key, {})
     other = collected.evidence.get(reference.key, {}) if reference else {}
     return judge(spec, evidence, step=step, reference=other)
