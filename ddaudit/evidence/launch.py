@@ -41,6 +41,8 @@ class RankOutcome(BaseModel):
     collective_seq: int | None = None
     collective_op: str | None = None
     collective_pending: bool | None = None
+    stuck_at: str | None = None
+    """``file:line in function``: the innermost frame of the main thread that is not a library's."""
     stack: str | None = None
     cpu_s: float | None = None
     max_rss_bytes: int | None = None
@@ -53,6 +55,8 @@ class LaunchFacts(JsonEvidence):
 
     world_size: int
     host: str
+    folder: str | None = None
+    """Name of the step's folder below ``events/`` and ``logs/``."""
     timeout_s: float
     seconds: float
     server_s: float | None = None

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.events import EventWriter
-from ddaudit.evidence.launch import LaunchFacts
+from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.launch.link import ServerGone, ServerLink
 from ddaudit.launch.steprun import TICK_S, Progress, StepRun
 from ddaudit.runbook.model import PlannedStep
@@ -87,6 +87,8 @@ class LocalLauncher:
             raise LaunchProblem("the run folder is gone", where=str(self.run_dir))
         link = self._ready_link(step, on_progress)
         orders = self._orders(step, plan_path, name, facts or {})
+        if link is None:
+            return self._never_started(orders)
         run = StepRun(link, orders, interrupted=lambda: self._interrupted, on_progress=on_progress)
         whole = False
         try:
@@ -132,13 +134,13 @@ class LocalLauncher:
             self._link.close()
         self._link, self._ready = None, None
 
-    def _ready_link(self, step: PlannedStep, on_progress: Callable[[Progress], None]) -> ServerLink:
-        """The server, once it said ``ready``; a new one if the last died."""
+    def _ready_link(self, step: PlannedStep, on_progress: Callable[[Progress], None]) -> ServerLink | None:
+        """The server, once it said ``ready`` (a new one if the last died); None when interrupted meanwhile."""
         link = self._link or self._start_server()
-        while self._ready is None:
+        while self._ready is None or self._interrupted:
             waited_s = time.time() - link.began
             if self._interrupted:
-                raise LaunchProblem("interrupted before the step started", where=step.id)
+                return None
             if waited_s > READY_S:
                 self._drop_server()
                 raise LaunchProblem(f"torch was not imported within {READY_S:.0f} s", where=self.host)
@@ -177,7 +179,20 @@ class LocalLauncher:
             for rank in range(step.nproc)
         ]
 
+    def _never_started(self, orders: list[Order]) -> LaunchFacts:
+        return LaunchFacts(
+            world_size=len(orders),
+            host=self.host,
+            folder=orders[0].folder,
+            timeout_s=orders[0].step.timeout_s,
+            seconds=0.0,
+            interrupted=True,
+            ranks=tuple(RankOutcome(rank=o.rank, host=self.host, state="never-started") for o in orders),
+        )
+
     def _record(self, folder: str, facts: LaunchFacts) -> None:
+        if not self.run_dir.is_dir():  # do not bring a removed folder back to life with one file in it
+            raise LaunchProblem("the run folder is gone", where=str(self.run_dir))
         try:
             with EventWriter(self.run_dir / "events" / folder / "launcher.jsonl") as events:
                 events.emit_evidence(facts)

@@ -13,7 +13,7 @@ from ddaudit.launch import kernel
 from ddaudit.launch.blame import Seen, blame
 from ddaudit.launch.link import ServerLink
 from ddaudit.launch.states import LivingState, sample, state_between
-from ddaudit.launch.text import main_thread_stack, tail
+from ddaudit.launch.text import main_thread_stack, own_frame, tail
 from ddaudit.launch.trail import Trail
 from ddaudit.worker import Order, WorkerExit
 
@@ -201,6 +201,7 @@ class StepRun:
         return LaunchFacts(
             world_size=self._orders[0].world_size,
             host=self._orders[0].host,
+            folder=self._orders[0].folder,
             timeout_s=self._timeout_s,
             seconds=time.monotonic() - self._began,
             server_s=server_s,
@@ -221,10 +222,13 @@ class StepRun:
             return watched.state
         return "killed" if watched.ended["signal"] else "exited"
 
+    @staticmethod
+    def _main_stack(watched: _Watched) -> str:
+        return main_thread_stack(tail(watched.order.stack_path), watched.trail.main_thread)
+
     def _seen(self, watched: _Watched) -> Seen:
         error = watched.trail.error
         ended = watched.ended or {}
-        stacks = tail(watched.order.stack_path)
         return Seen(
             rank=watched.order.rank,
             state=self._state(watched),
@@ -237,7 +241,7 @@ class StepRun:
             phases=tuple(watched.trail.phases),
             groups=watched.trail.groups,
             answered=watched.trail.reports > watched.reports_before,
-            main_stack=main_thread_stack(stacks, watched.trail.main_thread),
+            main_stack=self._main_stack(watched),
         )
 
     def _outcome(self, watched: _Watched, why: str | None) -> RankOutcome:
@@ -261,6 +265,7 @@ class StepRun:
             collective_seq=group["enqueued"] if group else None,
             collective_op=group["op"] if group else None,
             collective_pending=group["enqueued"] > group["completed"] if group else None,
+            stuck_at=own_frame(self._main_stack(watched)),
             stack=(trail.error or {}).get("traceback") or tail(watched.order.stack_path) or None,
             cpu_s=ended.get("cpu_s"),
             max_rss_bytes=ended.get("max_rss_bytes"),
@@ -269,6 +274,8 @@ class StepRun:
 
 def _error_text(watched: _Watched, state: RankState) -> str | None:
     """One line on how the rank ended, from its own words where it left any."""
+    if watched.trail.error and watched.trail.error["kind"] == "problem":
+        return str(watched.trail.error["message"])
     if watched.trail.error:
         return f"{watched.trail.error['type']}: {watched.trail.error['message']}"
     if state == "exited" and watched.ended:

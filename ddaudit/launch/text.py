@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sysconfig
 from pathlib import Path
 
-__all__ = ["main_thread_stack", "tail"]
+__all__ = ["main_thread_stack", "own_frame", "tail"]
 
 TAIL_BYTES = 12_000
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> str:
@@ -29,3 +32,14 @@ def main_thread_stack(stacks: str, ident: str | None) -> str:
         if ident in head:
             return frames
     return ""
+
+
+def own_frame(stack: str) -> str | None:
+    """``file:line in function`` of the innermost frame outside the standard library and installed packages; the
+    innermost of all where every frame is a library's."""
+    libraries = tuple(
+        {p for k, p in sysconfig.get_paths().items() if k in ("stdlib", "platstdlib", "purelib", "platlib")}
+    )
+    frames = list(_FRAME.finditer(stack))
+    chosen = next((f for f in frames if not f["file"].startswith((*libraries, "<"))), frames[0] if frames else None)
+    return f"{Path(chosen['file']).name}:{chosen['line']} in {chosen['name']}" if chosen else None
