@@ -33,7 +33,7 @@ def not_measured(record: Record) -> tuple[Missing, ...]:
     gaps += [
         Missing(mark(q.status), f"question {visible(q.id, 40)}", visible(q.answer))
         for q in record.questions
-        if q.status == "not-measured"
+        if q.status == "not-measured" and not q.findings
     ]
     return (*gaps, *blind_spots(record))
 

@@ -6,7 +6,7 @@ are added over time; none is renamed or removed without a new major version of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ddaudit.findings import Severity, Status, Verdict
 
@@ -144,7 +144,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class View:
-    """A whole report. ``record_json`` is the record as JSON text that is safe inside an HTML script element."""
+    """A whole report."""
 
     title: str
     verdict: Mark
@@ -167,5 +167,3 @@ class View:
     repeat: tuple[Fact, ...]
     repeat_command: str
     version: str
-    record_json: str = field(default="", repr=False)
-    record_whole: bool = True

@@ -9,6 +9,8 @@ from ddaudit.report.safe import visible
 
 __all__ = ["duration", "number", "quantity", "spread"]
 
+BYTES = ("byte", "bytes", "B")
+
 
 def number(value: Any) -> str:
     """Four significant digits; integers whole with separators; words made visible; None as an en dash."""
@@ -30,7 +32,7 @@ def quantity(value: Any, unit: str | None) -> str:
     plain = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if plain and unit == "s":
         return duration(value)
-    if plain and unit in ("byte", "bytes", "B"):
+    if plain and unit in BYTES:
         return _binary(value)
     if value is None or unit in (None, "", "1"):
         return number(value)
@@ -61,7 +63,9 @@ def spread(values: list[Any], unit: str | None) -> str:
         shown = list(dict.fromkeys(quantity(v, unit) for v in known))
         return ", ".join(shown[:4]) + (" …" if len(shown) > 4 else "")
     low, high = quantity(min(numeric), unit), quantity(max(numeric), unit)
-    return low if low == high else f"{low} … {high}"
+    # Seconds and bytes keep both units: their prefixes may differ.
+    short = low if unit in ("s", *BYTES) else number(min(numeric))
+    return low if low == high else f"{short} … {high}"
 
 
 def _binary(size: float) -> str:

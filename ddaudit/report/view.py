@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ddaudit.findings import QUESTIONS, Finding, Remedy, Status
-from ddaudit.jsonio import dumps
 from ddaudit.record import Answer, Record, StepRecord
 from ddaudit.report.environment import differences, environment, repeat, repeat_command
 from ddaudit.report.groups import Group, group, place
@@ -17,15 +16,13 @@ from ddaudit.report.missing import not_measured
 from ddaudit.report.model import AnswerView, Mark, Row, StepView, View, mark
 from ddaudit.report.numbers import duration, quantity
 from ddaudit.report.ready import matrix
-from ddaudit.report.safe import json_text, visible
+from ddaudit.report.safe import visible
 from ddaudit.report.scene import first_line, parallelism
 
 __all__ = ["build_view", "seven"]
 
 MAX_MEMBERS = 1024
 MAX_NUMBERS = 4
-#: A larger record is embedded without the evidence of its steps, so that a page stays light to open.
-MAX_EMBEDDED = 1 << 20
 
 
 def build_view(record: Record, run_dir: Path | None = None) -> View:
@@ -34,7 +31,6 @@ def build_view(record: Record, run_dir: Path | None = None) -> View:
     missing = not_measured(record)
     table = matrix(record, problems)
     report = visible(str(run_dir / "report.html")) if run_dir else ""
-    embedded, whole = _embedded(record)
     line = first_line(record)
     return View(
         title=visible(f"{record.verdict} {record.plan.title if record.plan else record.command}", 200),
@@ -58,8 +54,6 @@ def build_view(record: Record, run_dir: Path | None = None) -> View:
         repeat=repeat(record),
         repeat_command=repeat_command(record),
         version=visible(record.ddaudit_version, 60),
-        record_json=embedded,
-        record_whole=whole,
     )
 
 
@@ -148,14 +142,3 @@ def _did(record: Record, step: StepRecord) -> str:
     ranks = f"{planned.nproc} {'rank' if planned.nproc == 1 else 'ranks'}"
     parts = [planned.probe or "manual", parallelism(record, step), ranks]
     return visible(", ".join(p for p in parts if p), 200)
-
-
-def _embedded(record: Record) -> tuple[str, bool]:
-    """The record as JSON that is safe in a script element, and whether it is the whole record."""
-    data = record.model_dump(by_alias=True)
-    text = json_text(dumps(data), html=True)
-    if len(text) <= MAX_EMBEDDED:
-        return text, True
-    for step in data["steps"]:
-        step["evidence"] = {}
-    return json_text(dumps(data), html=True), False

@@ -19,8 +19,7 @@ def strings(value: object) -> Iterator[str]:
         yield value
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
-            if field.name != "record_json":
-                yield from strings(getattr(value, field.name))
+            yield from strings(getattr(value, field.name))
     elif isinstance(value, tuple):
         for item in value:
             yield from strings(item)

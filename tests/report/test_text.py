@@ -44,7 +44,7 @@ def test_unknown_lines_are_left_out() -> None:
 def test_eight_ranks_saying_the_same_become_one_entry() -> None:
     text = render(records.failed(), "text", width=200)
     assert text.count("✖ FAIL  sync.missing-on-step") == 1
-    assert "ranks 0-7 on node05, step 4; measured 0 round … 1 round, limit 1 round" in text
+    assert "ranks 0-7 on node05, step 4; measured 0 … 1 round, limit 1 round" in text
 
 
 def test_failures_come_before_errors_before_warnings() -> None:
