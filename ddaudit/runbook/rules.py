@@ -166,8 +166,8 @@ def condition(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
 
 def ranks(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
     """``nproc`` is a count that the probe can run with."""
-    nproc = finish(step.nproc, subject.values)
-    if nproc is None or (isinstance(nproc, str) and next(references(nproc), None)):
+    nproc = finish(1 if step.nproc is None else step.nproc, subject.values)
+    if isinstance(nproc, str) and next(references(nproc), None):
         return
     if isinstance(nproc, bool) or not isinstance(nproc, int) or not 1 <= nproc <= MAX_RANKS:
         expected = f"a number of ranks from 1 to {MAX_RANKS}, or a $parameter of type int"

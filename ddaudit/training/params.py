@@ -70,6 +70,14 @@ class TrainParams(BaseModel):
             raise ValueError(f"{self.parallel} has no variant {self.variant!r}; one of: {', '.join(known)}")
         return self
 
+    def misfit(self, ranks: int) -> str | None:
+        """Why this training cannot be spread over so many ranks, or None. Plans and lint ask before anything starts."""
+        try:
+            geometry(self, ranks)
+        except UsageProblem as problem:
+            return str(problem)
+        return None
+
     @property
     def form(self) -> str:
         """The variant, with the default filled in."""
