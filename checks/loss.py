@@ -75,14 +75,16 @@ def finite(trace: TrainingTrace) -> Iterator[Finding]:
         yield ok(f"loss and gradient norm are finite in all {table.shape[1]} steps", measured=0, unit="steps", limit=0)
         return
     column = int(steps[0])
-    rows = [int(r) for r in np.flatnonzero(bad[:, column])]
+    row = int(np.flatnonzero(bad[:, column])[0])
+    of_loss = not np.isfinite(table[row, column])
+    value = float(table[row, column]) if of_loss or norms is None else float(norms[row, column])
     yield fail(
         "loss.nan",
         f"loss or gradient norm is not finite from step {trace.steps[column]} on (in {len(steps)} steps)",
-        measured=float(table[rows[0], column]),
-        unit="nat/token",
-        limit_source="a loss is a finite number",
-        where=place(trace, rows[0], column),
+        measured=value,
+        unit="nat/token" if of_loss else "gradient norm",
+        limit_source="a loss and a gradient norm are finite numbers",
+        where=place(trace, row, column),
         first_seen_step=trace.steps[column],
         remedy=Remedy(
             text="Look at the batch and the gradient norm of the step before; lower the learning rate or clip."
