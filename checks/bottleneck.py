@@ -95,7 +95,8 @@ def bottleneck(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Findi
     shares = ", ".join(f"{name} {value / slowest.step:.0%}" for name, value in terms.items())
     text = (
         f"{largest} is the largest term of the {slowest.step * 1e3:.1f} ms step: {shares}, unexplained"
-        f" {slowest.other / slowest.step:.0%}; bounds {slowest.optimistic * 1e3:.1f} to {slowest.pessimistic * 1e3:.1f} ms."
+        f" {slowest.other / slowest.step:.0%}; bounds"
+        f" {slowest.optimistic * 1e3:.1f} to {slowest.pessimistic * 1e3:.1f} ms."
         " Not proven by an A/B probe; memory and scheduler are not part of this split"
     )
     share = slowest.input / slowest.step
