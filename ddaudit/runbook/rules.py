@@ -75,10 +75,8 @@ def variables(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
                 yield subject.problem(step, [key], what, "a number or a $parameter")
             elif metric and name not in _before(subject.runbook, step):
                 what = f"${ref} refers to step {name!r}, which does not run before this one"
-                hint = f"needs = [{name!r}]" if name in [s.id for s in subject.runbook.steps] else None
-                yield subject.problem(
-                    step, [key], what, f"a metric of a step in `needs`, or ${{{name}}}.{metric}", hint
-                )
+                hint = f"add {name!r} to needs" if name in [s.id for s in subject.runbook.steps] else None
+                yield subject.problem(step, [key], what, f"a step in `needs`, or ${{{name}}}.{metric}", hint)
 
 
 def _before(runbook: Runbook, step: Step) -> set[str]:
