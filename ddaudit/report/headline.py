@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ddaudit.findings import Status
+from ddaudit.findings import Status, Verdict
 from ddaudit.record import Record
 from ddaudit.report.model import Headline, Missing, Row
 from ddaudit.report.safe import visible
@@ -29,6 +29,8 @@ def headlines(
     lines = list(_incident(incident)) if isinstance(incident, Mapping) else []
     if not lines:
         lines = list(_found(record, worst))
+    if not record.complete:
+        lines.append(Headline("Partial", "the run did not come to its end; what finished is below"))
     if record.plan and record.plan.mode == "triage" and record.steps:
         lines.append(Headline("Path", visible(" → ".join(f"{s.id} {s.state}" for s in record.steps), LIMIT)))
     if advice:
@@ -41,21 +43,24 @@ def headlines(
 
 
 def _found(record: Record, worst: Sequence[Row]) -> Iterator[Headline]:
-    measured = [row for row in worst if row.mark.word != Status.ERROR]
-    if not measured:
+    """What made the verdict: what failed, or for an inconclusive run first what could not be measured."""
+    errors, measured = ([r for r in worst if (r.mark.word == Status.ERROR) is is_error] for is_error in (True, False))
+    rows = [*errors, *measured] if record.verdict is Verdict.INCONCLUSIVE else measured
+    if not rows:
         yield from _nothing_bad(record)
         return
-    row = measured[0]
+    row = rows[0]
     yield Headline("Cause", visible(f"{row.where}: {row.text}" if row.where else row.text, LIMIT))
-    why = "; ".join(part for part in (f"{row.id} in step {row.step}" if row.step else row.id, row.compared) if part)
-    yield Headline("Why", visible(why, LIMIT))
+    named = f"{row.id} in step {row.step}" if row.step else row.id
+    reason = row.compared or ("could not be measured" if row in errors else "")
+    yield Headline("Why", visible("; ".join(part for part in (named, reason) if part), LIMIT))
     if row.since_step:
         yield Headline("Since", f"training step {row.since_step}")
-    if len(measured) > 1:
-        others = list(dict.fromkeys(r.id for r in measured[1:] if r.id != row.id))
+    if len(rows) > 1:
+        others = list(dict.fromkeys(r.id for r in rows[1:] if r.id != row.id))
         listed = f": {', '.join(others[:3])}{' …' if len(others) > 3 else ''}" if others else ""
-        yield Headline("Also", visible(f"{len(measured) - 1} more did not pass{listed}", LIMIT))
-    yield from _actions(measured)
+        yield Headline("Also", visible(f"{len(rows) - 1} more did not pass{listed}", LIMIT))
+    yield from _actions(rows)
 
 
 def _actions(rows: Sequence[Row]) -> Iterator[Headline]:
@@ -79,8 +84,6 @@ def _nothing_bad(record: Record) -> Iterator[Headline]:
         yield Headline("Passed", f"{checks} check{'' if checks == 1 else 's'}{span}")
     elif not record.findings:
         yield Headline("Why", "nothing was judged, so nothing is known")
-    if not record.complete:
-        yield Headline("Partial", "the run did not come to its end; what finished is below")
 
 
 def _incident(incident: Mapping[str, Any]) -> Iterator[Headline]:
@@ -105,5 +108,7 @@ def _unsure(missing: Sequence[Missing]) -> str:
     gaps = [m for m in missing if m.mark is not None]
     if not gaps:
         return ""
-    first = f"{gaps[0].what}: {gaps[0].why}" + f" ({gaps[0].mark.word})" if gaps[0].mark else ""
-    return visible(first, LIMIT) + (f"; and {len(gaps) - 1} more not measured" if len(gaps) > 1 else "")
+    word = gaps[0].mark.word if gaps[0].mark else ""
+    kind = f" ({word})" if word in Status.__members__ else ""
+    more = f"; and {len(gaps) - 1} more not measured" if len(gaps) > 1 else ""
+    return visible(f"{gaps[0].what}: {gaps[0].why}", LIMIT) + kind + more

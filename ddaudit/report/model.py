@@ -79,12 +79,17 @@ class Row:
     since_step: str = ""
 
     @property
-    def compared(self) -> str:
-        """``measured 3 MiB, limit 2 MiB (runbook.md:12)``, with what is known of it."""
+    def versus(self) -> str:
+        """``measured 3 MiB, limit 2 MiB``, with what is known of it."""
         parts = [f"measured {self.measured}"] if self.measured != "–" else []
-        if self.limit != "–":
-            parts.append(f"limit {self.limit}" + (f" ({self.limit_source})" if self.limit_source else ""))
+        parts += [f"limit {self.limit}"] if self.limit != "–" else []
         return ", ".join(parts)
+
+    @property
+    def compared(self) -> str:
+        """:attr:`versus` and where the limit came from: ``measured 3 MiB, limit 2 MiB (runbook.md:12)``."""
+        source = f" ({self.limit_source})" if self.limit_source and self.limit != "–" else ""
+        return self.versus + source
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ class AnswerView:
 
 @dataclass(frozen=True)
 class StepView:
-    """One planned step. ``outcome`` is its worst finding, None when nothing was judged."""
+    """One planned step. ``outcome`` is its worst finding, None when nothing was judged; ``numbers`` are its key
+    measurements, those that did not pass and equality with one device first."""
 
     id: str
     title: str
@@ -109,7 +115,7 @@ class StepView:
     seconds: str
     did: str
     reason: str = ""
-    numbers: tuple[str, ...] = ()
+    numbers: tuple[Row, ...] = ()
     more_numbers: int = 0
 
 

@@ -60,7 +60,8 @@ def _advice(record: Record, problems: Sequence[Row], tried: Sequence[str]) -> st
     """One line; a clean run says what it covered, and never more."""
     reasons = list(dict.fromkeys(r.id for r in problems if r.mark.word in (Status.FAIL, Status.WARN)))
     listed = ", ".join(reasons[:4]) + (" …" if len(reasons) > 4 else "")
-    covered = ", ".join(dict.fromkeys(tried))
+    names = list(dict.fromkeys(tried))
+    covered = " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
     if record.verdict is Verdict.FAIL:
         return f"do not scale out: mend {listed} first" if listed else "do not scale out"
     if record.verdict is Verdict.WARN:

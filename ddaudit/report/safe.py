@@ -16,7 +16,7 @@ __all__ = ["LINE_LIMIT", "json_text", "markdown", "to_ascii", "visible"]
 LINE_LIMIT = 2000
 
 _BREAK = re.compile(r"[ \t]*[\r\n\x0b\x0c\x85\u2028\u2029][\s]*")
-_MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!@]|(?<=:)//|^[-+=]|(?<=^\d)[.)](?=\s|$)|(?<=^\d\d)[.)](?=\s|$)")
+_MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!@]|(?<=:)//|^[-+=]|^\d+[.)](?=\s|$)")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "//": "\\/\\/"}
 _UNSAFE_JSON = re.compile(
     r"[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\uffff"
@@ -69,7 +69,8 @@ def visible(value: object, limit: int = LINE_LIMIT) -> str:
 
 def markdown(text: str) -> str:
     """Escapes what Markdown, GitHub (mentions, autolinks) or inline HTML act on. ``text`` is already one line."""
-    return _MARKDOWN.sub(lambda match: _ENTITIES.get(match[0], "\\" + match[0]), text)
+    # A list number such as "12." takes its escape before the last character, every other match before its only one.
+    return _MARKDOWN.sub(lambda match: _ENTITIES.get(match[0], f"{match[0][:-1]}\\{match[0][-1]}"), text)
 
 
 def to_ascii(text: str) -> str:

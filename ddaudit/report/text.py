@@ -35,7 +35,7 @@ def render_text(record: Record, options: Options) -> str:
         page.problems(view.problems)
         page.questions(view)
         page.matrix(view.matrix)
-        page.steps(view)
+        page.steps(view, full=options.verbosity >= VERBOSE)
         page.missing(view)
         page.passed(view, full=options.verbosity >= VERBOSE)
         page.closing(view)
@@ -145,7 +145,7 @@ class _Page:
         self.console.print(table)
         self.line(matrix.advice)
 
-    def steps(self, view: View) -> None:
+    def steps(self, view: View, *, full: bool) -> None:
         if not view.steps:
             return
         self.title("Steps")
@@ -154,8 +154,8 @@ class _Page:
             outcome = self.mark(step.outcome) if step.outcome else self.t("–")
             did = "; ".join(p for p in (step.did, step.reason) if p)
             table.add_row(self.t(step.id), self.mark(step.state), outcome, self.t(step.seconds), self.t(did))
-            for number in step.numbers:
-                table.add_row("", "", "", "", self.t(number))
+            for row in step.numbers:
+                table.add_row("", "", "", "", self.t(f"{row.id}: {row.compared if full else row.versus}"))
         self.console.print(table)
 
     def missing(self, view: View) -> None:

@@ -15,7 +15,7 @@ from ddaudit.report.headline import headlines
 from ddaudit.report.missing import not_measured
 from ddaudit.report.model import AnswerView, Mark, Row, StepView, View, mark
 from ddaudit.report.numbers import duration, quantity
-from ddaudit.report.ready import matrix
+from ddaudit.report.ready import EQUALITY, matrix
 from ddaudit.report.safe import visible
 from ddaudit.report.scene import first_line, parallelism
 
@@ -120,6 +120,7 @@ def _answer(record: Record, answer: Answer) -> AnswerView:
 def _step(record: Record, step: StepRecord) -> StepView:
     mine = [f for f in record.findings if f.step == step.id]
     measured = [g for g in group(enumerate(mine)) if g.first.measured is not None]
+    measured.sort(key=lambda g: (-g.first.status.rank, g.first.check != EQUALITY))
     worst = max((f.status for f in mine), key=lambda s: s.rank, default=None)
     return StepView(
         id=visible(step.id, 80),
@@ -129,7 +130,7 @@ def _step(record: Record, step: StepRecord) -> StepView:
         seconds=duration(step.seconds),
         did=_did(record, step),
         reason=visible(step.reason or ""),
-        numbers=tuple(f"{_row(g).id}: {_row(g).compared}" for g in measured[:MAX_NUMBERS]),
+        numbers=tuple(map(_row, measured[:MAX_NUMBERS])),
         more_numbers=max(0, len(measured) - MAX_NUMBERS),
     )
 

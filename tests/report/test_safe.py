@@ -8,6 +8,9 @@ import unicodedata
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from ddaudit.report.safe import json_text, markdown, to_ascii, visible
 from ddaudit.report.view import build_view
@@ -40,6 +43,31 @@ def test_a_megabyte_line_is_cut_and_the_rest_is_counted() -> None:
 @pytest.mark.parametrize("text", ["plain words", "naïve Größe 漢字", ""])
 def test_harmless_text_is_left_as_it_is(text: str) -> None:
     assert visible(text) == text
+
+
+@given(st.text(alphabet=st.characters(), max_size=300), st.integers(1, 300))
+def test_any_text_becomes_one_printable_line_that_stays_as_it_is_when_shown_again(text: str, limit: int) -> None:
+    shown = visible(text, limit)
+    assert shown.isprintable()
+    assert visible(shown, len(shown) + 1) == shown.strip()
+
+
+@given(
+    st.text(alphabet=st.characters(), max_size=100) | st.text(alphabet="#*_-+=~`<>&;!|[]()0129.: \\\nab", max_size=40)
+)
+def test_any_markdown_escaped_text_shows_as_itself_and_makes_no_markup(text: str) -> None:
+    line = visible(text)
+    tokens = MarkdownIt("commonmark").enable("strikethrough").enable("table").parse(markdown(line))
+    assert [token.type for token in tokens] in ([], ["paragraph_open", "inline", "paragraph_close"])
+    assert {child.type for token in tokens for child in token.children or ()} <= {"text", "text_special"}
+    assert "".join(child.content for token in tokens for child in token.children or ()) == line
+
+
+@given(st.text(alphabet=st.characters(), max_size=100))
+def test_any_json_text_keeps_its_value_and_closes_no_script(text: str) -> None:
+    dumped = json_text(json.dumps({"k": text}, ensure_ascii=False), html=True)
+    assert json.loads(dumped) == {"k": text}
+    assert "<" not in dumped and not [c for c in dumped if not c.isprintable() and not c.isspace() and ord(c) < 0xE000]
 
 
 def test_every_string_of_the_view_of_a_hostile_record_is_printable() -> None:

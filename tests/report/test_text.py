@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddaudit.errors import UsageProblem
+from ddaudit.findings import Status, Where
 from ddaudit.report import Options, render
 from tests.report import records
 
@@ -75,6 +76,38 @@ def test_an_interrupted_run_names_the_steps_it_did_not_reach() -> None:
     assert "step tensor  planned, but the run ended before it" in text
 
 
+def test_an_inconclusive_run_leads_with_what_could_not_be_measured() -> None:
+    error = records.finding(Status.ERROR, "gpu.ecc", text="NVML refused", where=Where(host="node07"))
+    warning = records.finding(Status.WARN, "bottleneck.input-bound", measured=0.4)
+    text = render(records.record([warning, error]), "text", verbosity=-1)
+    assert text.startswith("◌ INCONCLUSIVE")
+    assert "Cause    node07: NVML refused\nWhy      gpu.ecc in step data; could not be measured\n" in text
+
+
+def test_a_failed_run_that_was_cut_short_says_so() -> None:
+    cut = records.failed().model_copy(update={"complete": False})
+    assert "Partial  the run did not come to its end" in render(cut, "text", verbosity=-1)
+    assert "Partial" not in render(records.failed(), "text", verbosity=-1)
+
+
+def test_an_incident_gives_the_cause_who_and_first_action() -> None:
+    incident = {
+        "cause": "rank 3 ran out of memory",
+        "confidence": "high",
+        "guilty": {"rank": 3, "host": "node07", "gpu": None},
+        "evidence": [{"file": "a.log", "line": 7, "text": "CUDA out of memory"}],
+        "first_action": "Lower the micro-batch.",
+    }
+    text = render(records.record(extra={"incident": incident}), "text", verbosity=-1)
+    for line in (
+        "Cause    rank 3 ran out of memory",
+        "Why      CUDA out of memory  confidence: high",
+        "Who      rank 3, host node07",
+        "Do now   Lower the micro-batch.",
+    ):
+        assert f"\n{line}\n" in text
+
+
 def test_an_empty_run_is_never_a_pass() -> None:
     text = render(records.empty(), "text")
     assert text.startswith("◌ INCONCLUSIVE")
@@ -85,8 +118,14 @@ def test_an_empty_run_is_never_a_pass() -> None:
 def test_the_matrix_shows_equality_beside_throughput() -> None:
     section = render(records.healthy(), "text", width=200).split("Ready to scale?")[1]
     assert re.search(r"^data +data +2 +✔ done +✔ PASS 3.25e-16 +9120$", section, re.M)
-    assert "scale out, as far as single, data at this size can tell" in section
+    assert "scale out, as far as single and data at this size can tell" in section
     assert "do not scale out" in render(records.failed(), "text")
+
+
+def test_key_numbers_of_a_step_show_equality_first_and_the_limits_source_when_verbose() -> None:
+    brief, full = (render(records.healthy(), "text", width=200, verbosity=v).split("\nSteps\n")[1] for v in (0, 1))
+    assert brief.index("parallel.equals-single: measured 3.25e-16, limit 1e-10\n") < brief.index("batch.effective:")
+    assert "parallel.equals-single: measured 3.25e-16, limit 1e-10 (scale-out.md:40)\n" in full
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
