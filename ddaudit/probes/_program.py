@@ -60,10 +60,8 @@ class _Reader(threading.Thread):
 def run_program(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout_s: float, max_bytes: int, merge: bool
 ) -> Ended:
-    """Runs ``argv`` without a shell and without input. ``merge`` sends stderr where stdout goes.
-
-    The program stays in this process's group, which the launcher ends as a whole.
-    """
+    """Runs ``argv`` without a shell and without input, in this process's group, which the launcher ends as a whole.
+    ``merge`` sends stderr where stdout goes."""
     program = shutil.which(argv[0], path=env.get("PATH", ""))
     if program is None:
         where = "is not there or not executable" if "/" in argv[0] else "is not on PATH"
@@ -88,10 +86,10 @@ def run_program(
         _end(process)
         code = None
     seconds = time.monotonic() - began
-    texts = [reader.text() for reader in readers]
+    out, err = [*(reader.text() for reader in readers), ""][:2]
     return Ended(
-        stdout=texts[0],
-        stderr=texts[1] if len(texts) > 1 else "",
+        stdout=out,
+        stderr=err,
         exit_code=None if code is None else code if code >= 0 else 128 - code,
         signal=signal.Signals(-code).name if code is not None and code < 0 else None,
         seconds=seconds,
