@@ -144,7 +144,8 @@ def _run(order: Order, events: EventWriter) -> None:
         spec = _find_probe(plan, order)
         params = _params(spec, order)
     scratch = order.run_dir / "scratch" / order.folder
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch.parent.mkdir(exist_ok=True)
+    scratch.mkdir(exist_ok=True)
     context = ProbeContext(
         step=order.step.id,
         rank=order.rank,

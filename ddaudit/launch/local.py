@@ -89,6 +89,12 @@ class LocalLauncher:
         orders = self._orders(step, plan_path, name, facts or {})
         if link is None:
             return self._never_started(orders)
+        found = self._drive(link, orders, on_progress)
+        self._record(name, found)
+        return found
+
+    def _drive(self, link: ServerLink, orders: list[Order], on_progress: Callable[[Progress], None]) -> LaunchFacts:
+        """Runs the orders; whatever ends it early, such as an exception out of a callback, ends the ranks too."""
         run = StepRun(link, orders, interrupted=lambda: self._interrupted, on_progress=on_progress)
         whole = False
         try:
@@ -100,14 +106,12 @@ class LocalLauncher:
             if not whole:
                 self._drop_server()
         assert self._ready is not None
-        found = run.facts(
+        return run.facts(
             timed_out=timed_out,
             interrupted=interrupted,
             server_s=self._server_s,
             preloaded=self._ready["torch"] is not None,
         )
-        self._record(name, found)
-        return found
 
     def close(self) -> None:
         """Ends the server and every rank. Idempotent."""
