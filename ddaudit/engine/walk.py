@@ -22,7 +22,7 @@ from ddaudit.jsonio import dumps
 from ddaudit.launch import LocalLauncher, Progress
 from ddaudit.packs import Packs
 from ddaudit.record import Record, save_record, write_atomically
-from ddaudit.runbook import resolve
+from ddaudit.runbook import resolve, resolve_text
 from ddaudit.runbook.model import Plan, PlannedStep
 from ddaudit.runbook.when import evaluate
 
@@ -188,7 +188,8 @@ class Walk:
     def _prepare(self, step: PlannedStep) -> PlannedStep:
         """Fills in ``$step.metric`` values from the steps that ended, and shows the ranks the result."""
         metrics = {j.outcome.step.id: summarise(j.outcome.evidence) for j in self.judged}
-        prepared = step.model_copy(update={"params": resolve(step.params, metrics)})
+        remedy = resolve_text(step.remedy, metrics) if step.remedy else None
+        prepared = step.model_copy(update={"params": resolve(step.params, metrics), "remedy": remedy})
         if prepared.params != step.params:
             steps = tuple(prepared if s.id == step.id else s for s in self.plan.steps)
             self.plan = self.plan.model_copy(update={"steps": steps})
