@@ -69,8 +69,8 @@ def clip_before_sync(trainer: Trainer) -> None:
             synchronise()
             return
         group = trainer.place.group("dp")
-        weights = list(trainer.parallel.named_parameters().values())
-        trainer.parallel.ledger.reduce_gradients(weights, group, trainer.place.layout.dp)
+        gradients = list(trainer.parallel.gradients().values())
+        trainer.parallel.ledger.reduce_gradients(gradients, group, trainer.place.layout.dp)
 
     around(trainer.parallel, "synchronising", lambda synchronising, last: synchronising(False))
     around(trainer.parallel, "synchronise", clipped_first)
