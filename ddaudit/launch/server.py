@@ -1,8 +1,8 @@
 """The forkserver: a small process with torch already imported that forks one process per rank.
 
-``python -m ddaudit.launch.server --control-fd N --parent PID [--torch]`` speaks JSON lines over an inherited socket.
-Requests: ``run`` (orders), ``report`` (every living rank writes its stack and its collective position), ``kill``,
-``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all processes are gone).
+``python -m ddaudit.launch.server --control-fd N --parent PID --preload [MODULE ...]`` speaks JSON lines over an
+inherited socket. Requests: ``run`` (orders), ``report`` (every living rank writes its stack and its collective
+position), ``kill``, ``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all processes are gone).
 
 It is not :mod:`multiprocessing`'s forkserver, which imports the user's main module again, pickles its orders and hides
 a failed preload. The end of the socket, or SIGTERM by the kernel when ddaudit dies, ends the server and all ranks.
@@ -38,19 +38,6 @@ __all__ = ["STACK_SIGNAL", "main"]
 STACK_SIGNAL = signal.SIGUSR2
 #: Added to a rank's OOM score: under memory pressure the kernel should take a rank, not the process that reports it.
 OOM_SCORE_ADJ = 500
-#: What every training rank would otherwise import for itself, at 2 s of CPU time a rank: DTensor, checkpoints, the
-#: pipeline runtime, and the compiler front end that the first optimizer of a process pulls in. Modules only: running
-#: an operation here would start thread pools that do not survive a fork.
-PRELOADED = (
-    "torch.distributed",
-    "torch._dynamo",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.optim",
-    "ddaudit.training.loop",
-)
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -308,31 +295,33 @@ def _redirect(order: Order) -> None:
         pass  # containers may forbid it; then the kernel chooses by size alone
 
 
-def _preload() -> dict[str, Any]:
-    """Imports torch; a failure is told, for a forkserver that hides it makes every rank slow without a word."""
+def _preload(names: list[str]) -> dict[str, Any]:
+    """Imports torch and the named modules. A failure is told: a forkserver that hides it makes every rank slow, without
+    a word. Without torch no rank can run; any other module that fails is left to the ranks that want it."""
     began = time.perf_counter()
-    try:
-        import torch
-
-        for name in PRELOADED:
+    missing: dict[str, str] = {}
+    for name in ["torch", *names] if names else []:
+        try:
             importlib.import_module(name)
-    except Exception as error:
-        return {"torch": None, "error": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - began}
-    return {"torch": torch.__version__, "error": None, "seconds": time.perf_counter() - began}
+        except Exception as error:
+            missing[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+    version = getattr(sys.modules.get("torch"), "__version__", None) if "torch" not in missing else None
+    return {"torch": version, "missing": missing, "seconds": time.perf_counter() - began}
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ddaudit.launch.server")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--preload", nargs="*", default=[], help="modules that ranks find imported, torch first")
     options = parser.parse_args(argv)
     process.die_with_parent(options.parent, signal.SIGTERM)
     process.adopt_orphans()
     server = Server(socket.socket(fileno=options.control_fd))
     # Python 3.12 warns about forking with threads alive. Ours are idle BLAS threads, which libraries handle at fork.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-    loaded = _preload() if options.torch else {"torch": None, "error": None, "seconds": 0.0}
+    loaded = _preload(options.preload)
     # Shared objects stay shared: without this the first collection in a child touches, so copies, every page.
     gc.collect()
     gc.freeze()

@@ -215,18 +215,22 @@ def test_a_torch_that_does_not_import_is_told_and_not_hidden(
         "raise ImportError('libcudart.so.13: cannot open shared object file')"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(broken), os.environ.get("PYTHONPATH", "")]))
-    with LocalLauncher(run_dir, torch=True) as launcher, pytest.raises(LaunchProblem, match=r"libcudart\.so\.13"):
+    with (
+        LocalLauncher(run_dir, torch=True, preload=()) as launcher,
+        pytest.raises(LaunchProblem, match=r"libcudart\.so\.13"),
+    ):
         run(launcher, pack, step("talk"))
 
 
-def test_a_torch_lying_in_the_working_folder_is_not_imported(
+def test_the_working_folder_is_not_imported_from_and_a_missing_module_is_left_to_the_ranks(
     run_dir: Path, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('imported the wrong torch')")
     monkeypatch.chdir(tmp_path)
-    with LocalLauncher(run_dir, torch=True) as launcher:
+    with LocalLauncher(run_dir, torch=True, preload=("ddaudit.no_such_room",)) as launcher:
         facts = run(launcher, pack, step("talk"))
     assert facts.ok and facts.torch_preloaded
+    assert "no_such_room" in (run_dir / "logs" / "launcher.log").read_text()
 
 
 def test_two_launchers_at_once_do_not_meet(tmp_path: Path, pack: Path) -> None:
@@ -235,7 +239,7 @@ def test_two_launchers_at_once_do_not_meet(tmp_path: Path, pack: Path) -> None:
     def one(name: str) -> None:
         folder = tmp_path / name
         folder.mkdir()
-        with LocalLauncher(folder, torch=True) as launcher:
+        with LocalLauncher(folder, torch=True, preload=()) as launcher:
             drill = step("drill", nproc=2, params={"steps": 30}, timeout_s=60.0)
             results.append(run(launcher, pack, drill))
 
