@@ -2,7 +2,8 @@
 
 ``python -m ddaudit.launch.server --control-fd N --parent PID --preload [MODULE ...]`` speaks JSON lines over an
 inherited socket. Requests: ``run`` (orders), ``report`` (every living rank writes its stack and its collective
-position), ``kill``, ``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all processes are gone).
+position), ``kill``, ``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all
+processes of the step are gone).
 
 It is not :mod:`multiprocessing`'s forkserver, which imports the user's main module again, pickles its orders and hides
 a failed preload. The end of the socket, or SIGTERM by the kernel when ddaudit dies, ends the server and all ranks.
