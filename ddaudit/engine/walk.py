@@ -24,7 +24,7 @@ from ddaudit.packs import Packs
 from ddaudit.record import Record, save_record, write_atomically
 from ddaudit.runbook import resolve, resolve_text
 from ddaudit.runbook.model import Plan, PlannedStep
-from ddaudit.runbook.when import evaluate
+from ddaudit.runbook.when import parse
 
 __all__ = ["Options", "Quiet", "Walk", "Watcher"]
 
@@ -166,8 +166,10 @@ class Walk:
     def _why_not(self, step: PlannedStep) -> str | None:
         if self.signal:
             return "the run was interrupted before this step"
-        if step.when is not None and not evaluate(step.when, self.facts):
-            return f"its condition does not hold here: {step.when}"
+        if step.when is not None:
+            holds, reason = parse(step.when).decide(self.facts)
+            if not holds:
+                return f"its condition does not hold here: {reason}"
         if step.always or self.plan.mode == "triage":
             return None
         by_id = {j.outcome.step.id: j for j in self.judged}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,13 @@ def test_a_measured_number_reaches_the_next_step(walked: tuple[int, dict[str, An
 def test_a_missing_program_is_not_measured(walked: tuple[int, dict[str, Any]]) -> None:
     (finding,) = found(walked, "missing")
     assert finding["status"] == "SKIP" and "'no-such-vendor-tool' is not on PATH" in finding["text"]
+
+
+def test_a_condition_that_does_not_hold_skips_the_step_with_the_numbers(tmp_path: Path) -> None:
+    page = f'# T\n\n```toml runbook\nid = "t"\n```\n\n```toml step a\nprobe = "command"\nwith.argv = [{PYTHON}, "-V"]\n'
+    (tmp_path / "t.md").write_text(page + 'checks = ["measures.*"]\nwhen = "cpus >= 100000"\n```\n')
+    arguments = ["run", str(tmp_path / "t.md"), "--out", str(tmp_path / "r"), "--device", "cpu", "--no-progress", "-q"]
+    assert main(arguments) == 3
+    (record,) = tmp_path.glob("r/*/record.json")
+    (finding,) = json.loads(record.read_text())["findings"]
+    assert finding["status"] == "SKIP" and "cpus >= 100000 is false (cpus = " in finding["text"]
