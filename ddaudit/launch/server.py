@@ -200,6 +200,7 @@ class Server:
         for signum in (signal.SIGSTOP, signal.SIGKILL):
             for pid in self.ranks:
                 process.kill_group(pid, signum)
+                os.kill(pid, signum)  # in case it left its group
 
     def _reap(self) -> None:
         """Collects ended children. A rank's group is killed while its zombie still holds the group's id."""
