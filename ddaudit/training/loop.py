@@ -143,8 +143,9 @@ class Trainer:
         self.scheduler.step()
 
     def clear_gradients(self) -> None:
+        """Drops gradients; counted only when those of the model's own parameters are gone."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.cleared += 1
+        self.cleared += not self.parallel.gradients()
 
     def facts(self, window: Window, total: Tensor, before: dict[str, Tensor]) -> dict[str, float]:
         """What the update consumed and what it left behind."""

@@ -110,7 +110,9 @@ def tp_reduce_skipped(trainer: Trainer) -> None:
     from ddaudit.training.parallel.tensor import UnreducedRowwise
 
     def unreduced(plan: Callable[[int], dict[str, Any]], layers: int) -> dict[str, Any]:
-        return {**plan(layers), "blocks.0.mlp.down": UnreducedRowwise()}
+        styles = plan(layers)
+        (layout,) = styles["blocks.0.mlp.down"].output_layouts
+        return {**styles, "blocks.0.mlp.down": UnreducedRowwise(output_layouts=layout)}
 
     around(trainer.parallel, "plan", unreduced)
 

@@ -63,7 +63,7 @@ class PipelineParallel(Parallel):
         ]
         self.schedule = self._schedule(stages)
         self.first, self.last = indices[0] == 0, indices[-1] == count - 1
-        self._share = 1.0
+        self._share, self._sums = 1.0, list[Tensor]()
 
     def _schedule(self, stages: Sequence[PipelineStage]) -> Any:
         """``scale_grads`` is off: our loss is divided by the tokens of the whole window already."""
@@ -88,20 +88,22 @@ class PipelineParallel(Parallel):
         """Loss of one micro-batch on the last stage, divided for the backward pass."""
         tokens = int((targets != IGNORED).sum())
         micro = MicroBatch(targets, targets, targets, max(1, tokens))
-        return token_loss(logits, targets) / self.divisor(micro, self._share)
+        loss = token_loss(logits, targets)
+        self._sums.append(loss.detach())
+        return loss / self.divisor(micro, self._share)
 
     def accumulate(self, window: Window) -> Tensor:
         """Runs the schedule over the window; only the last stage sees the loss."""
         self._share = self.share(window)
         inputs = (torch.cat([m.inputs for m in window.micro_batches]),) if self.first else ()
-        losses: list[Tensor] = []
-        more = {"target": torch.cat(self.targets(window)), "losses": losses} if self.last else {}
+        more = {"target": torch.cat(self.targets(window))} if self.last else {}
+        self._sums.clear()
         before = self._busy_s()
         begin = time.perf_counter()
         self.schedule.step(*inputs, **more)
         self.ledger.wait_s += max(0.0, time.perf_counter() - begin - (self._busy_s() - before))
         total = torch.zeros((), dtype=torch.float64, device=self.place.device)
-        return total + sum(loss.detach() for loss in losses) * self._share
+        return total + sum(self._sums)
 
     def _busy_s(self) -> float:
         """Seconds of compute so far in this step; CPU ranks only, where reading a span does not wait for a device."""

@@ -58,13 +58,16 @@ def sequence_plan(layers: int) -> dict[str, Any]:
 
 
 class UnreducedRowwise(RowwiseParallel):
-    """A row-parallel layer that hands out its partial sum as if it were the result. Only for drills."""
+    """A row-parallel layer that hands out its partial sum (or its slice of it) as if it were the result. For drills."""
 
     @staticmethod
     def _prepare_output_fn(
         output_layouts: Any, use_local_output: bool, mod: nn.Module, outputs: DTensor, device_mesh: DeviceMesh
     ) -> Any:
-        return outputs.to_local()
+        partial = outputs.to_local()
+        if isinstance(output_layouts[0], Shard):
+            partial = partial.chunk(device_mesh.size(), dim=output_layouts[0].dim)[device_mesh.get_local_rank()]
+        return partial
 
 
 def split_model(model: Transformer, mesh: DeviceMesh, plan: dict[str, Any]) -> None:
@@ -107,10 +110,14 @@ class SequenceParallelTensor(TensorParallel):
 
     def build(self, model: Transformer) -> None:
         super().build(model)
-        self.ledger.parameters = len(self.synchronised())
+        self.ledger.parameters = len(self.norms())
+
+    def norms(self) -> list[str]:
+        """Names of the parameters whose gradients are partial sums."""
+        return [name for name in self.named_parameters() if "norm." in name]
 
     def synchronised(self) -> list[str]:
-        return [name for name in self.named_parameters() if "norm." in name]
+        return self.norms()
 
     def synchronise(self) -> None:
         """Completes the norms' gradients: a sum over the ranks, since each holds the part of its own positions."""
