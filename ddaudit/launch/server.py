@@ -280,8 +280,7 @@ def _shed_signals() -> None:
 
 def _redirect(order: Order) -> None:
     """Sends the rank's output to its log and its stacks, asked for or at a crash, to its stack file."""
-    order.run_dir.stat()  # a removed run folder is an error here, not something to make anew
-    order.log_path.parent.mkdir(parents=True, exist_ok=True)
+    order.make_folders()
     log = os.open(order.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for fd in (1, 2):
         os.dup2(log, fd)
