@@ -13,7 +13,7 @@ from ddaudit.launch import kernel
 from ddaudit.launch.blame import Seen, blame
 from ddaudit.launch.link import ServerLink
 from ddaudit.launch.states import LivingState, sample, state_between
-from ddaudit.launch.text import main_thread_stack, own_frame, tail
+from ddaudit.launch.text import main_thread_stack, own_frame, size, tail
 from ddaudit.launch.trail import Trail
 from ddaudit.worker import Order, WorkerExit
 
@@ -23,9 +23,13 @@ TICK_S = 0.25
 #: After a rank's failure the others get this long to fail by themselves: their errors are evidence, and gloo tells
 #: peers within 0.1 s (measured), while NCCL would let them wait for minutes.
 GRACE_S = 1.5
-#: How long to watch CPU time before calling a rank busy, and how long ranks may take to answer a report request.
+#: How long to watch CPU time before calling a rank busy.
 WATCH_S = 0.15
-REPORT_S = 0.6
+#: How long ranks may take to answer a report request. They need 20 ms on an idle machine, and one that never answers
+#: (stuck with the interpreter's lock) costs this much; a starved one should still get its stack out.
+REPORT_S = 2.0
+#: What is kept free before the deadline for looking and reporting, at most a tenth of the timeout.
+RESERVE_S = 0.6
 #: From SIGKILL to the last process gone. A process in D state may take longer and is left to the kernel.
 KILL_S = 10.0
 
@@ -57,6 +61,7 @@ class _Watched:
     finished: bool = False
     state: LivingState | None = None
     reports_before: int = 0
+    stack_bytes_before: int = 0
 
     @property
     def living(self) -> bool:
@@ -97,7 +102,7 @@ class StepRun:
         """Runs the step; returns (timed out, interrupted)."""
         self._link.send("run", orders=[o.model_dump(mode="json", by_alias=True) for o in self._orders])
         # The last moments before the deadline belong to the reports, so that the step ends on time.
-        give_up = self._began + self._timeout_s - min(WATCH_S + REPORT_S, 0.1 * self._timeout_s)
+        give_up = self._began + self._timeout_s - min(RESERVE_S, 0.1 * self._timeout_s)
         shown = 0.0
         while not self._over:
             now = time.monotonic()
@@ -165,6 +170,7 @@ class StepRun:
                 watched.state = state_between(before.get(r), sample(watched.pid))
                 watched.trail.read()
                 watched.reports_before = watched.trail.reports
+                watched.stack_bytes_before = size(watched.order.stack_path)
         self._link.send("report")
         self._wait(REPORT_S, lambda: all(self._answered(w) for w in living.values()))
         self._link.send("kill")
@@ -183,8 +189,11 @@ class StepRun:
 
     @staticmethod
     def _answered(watched: _Watched) -> bool:
+        if not watched.living or watched.state == "stopped":
+            return True
         watched.trail.read()
-        return not watched.living or watched.state == "stopped" or watched.trail.reports > watched.reports_before
+        told = watched.trail.reports > watched.reports_before
+        return told and size(watched.order.stack_path) > watched.stack_bytes_before
 
     def facts(self, *, timed_out: bool, interrupted: bool, server_s: float, preloaded: bool) -> LaunchFacts:
         """What became of the ranks.
