@@ -120,7 +120,7 @@ FAULTS: dict[str, Fault] = {
     "loss-nan": Fault("a gradient becomes NaN in update 2"),
     "loss-flat": Fault("the learning rate is zero"),
     "loss-diverged": Fault("the learning rate is 100 times too high"),
-    "loss-spike": Fault("the targets of the middle update are garbled"),
+    "loss-spike": Fault("the targets of one update, two thirds on, are garbled"),
     "loss-below-entropy": Fault("the model is shown the targets as inputs"),
     "optimizer-empty": Fault("the optimizer holds no parameter", forms=_not_zero1, forms_reason=ZERO1),
     "optimizer-stale": Fault("the optimizer holds copies of the parameters", forms=_not_zero1, forms_reason=ZERO1),
