@@ -68,9 +68,13 @@ class _Watched:
         return self.pid is not None and self.ended is None
 
     @property
+    def well(self) -> bool:
+        return self.ended is not None and self.finished and self.ended["code"] == 0
+
+    @property
     def failed_at(self) -> float | None:
         """Wall-clock time of a failure of its own making: an error event's, else when the process was collected."""
-        if self.ended is None or self.state is not None or (self.finished and self.ended["code"] == 0):
+        if self.ended is None or self.state is not None or self.well:
             return None
         return float(self.trail.error["t"]) if self.trail.error else float(self.ended["t"])
 
@@ -107,13 +111,14 @@ class StepRun:
         while not self._over:
             now = time.monotonic()
             if self._interrupted():
-                self._stop()
+                self._stop(RESERVE_S)
                 return False, True
             if now >= give_up:
                 self._stop()
-                return True, False
-            if self._first_failure is not None and now >= self._first_failure + GRACE_S:
-                self._stop()
+                return not all(w.well for w in self._ranks.values()), False
+            failed = self._first_failure is not None and now >= self._first_failure + GRACE_S
+            if failed or not self._orders[0].run_dir.is_dir():  # without its folder nothing of a step can be kept
+                self._stop(REPORT_S if failed else 0.0)
                 return False, False
             if now >= shown + TICK_S:
                 shown = now
@@ -140,7 +145,7 @@ class StepRun:
             else:
                 rank.ended = event
                 rank.finished = event["finished"]
-                if self._first_failure is None and not (rank.finished and event["code"] == 0):
+                if self._first_failure is None and not rank.well:
                     self._first_failure = time.monotonic()
 
     def _show(self, now: float) -> None:
@@ -160,7 +165,7 @@ class StepRun:
             )
         )
 
-    def _stop(self) -> None:
+    def _stop(self, report_s: float = REPORT_S) -> None:
         """Looks at every living rank, asks each for its stack and position, then kills them all."""
         living = {r: w for r, w in self._ranks.items() if w.living}
         before = {r: sample(w.pid) for r, w in living.items() if w.pid}
@@ -172,7 +177,7 @@ class StepRun:
                 watched.reports_before = watched.trail.reports
                 watched.stack_bytes_before = size(watched.order.stack_path)
         self._link.send("report")
-        self._wait(REPORT_S, lambda: all(self._answered(w) for w in living.values()))
+        self._wait(report_s, lambda: all(self._answered(w) for w in living.values()))
         self._link.send("kill")
         self._wait(KILL_S, lambda: False)
         if not self._over:
