@@ -24,8 +24,8 @@ __all__ = ["ContextParallel"]
 class ContextParallel(Parallel):
     """All-gather of keys and values; gradients are summed over the slices.
 
-    torch's own context parallelism has no CPU kernels, and its ring attention divides a sequence in another way on a
-    GPU; this form runs on both and equals one device.
+    This form runs on CPU and CUDA ranks alike. torch's own (``torch.distributed.tensor.experimental``) has no sharding
+    rule for the CPU's attention kernel in 2.13, and it orders a sequence's slices in its own way.
     """
 
     syncs_needed = 1.0
