@@ -29,6 +29,7 @@ def _cases() -> list[dict[str, Any]]:
             cases.append({**case, **common, "timeout_s": timeout})
     cases.append({"fault": "problem", "ranks": 2, "rank": 0, **common})
     cases.append({"fault": "none", "ranks": 4, **common})
+    cases.append({"fault": "none", "ranks": 3, "steps": 1_000_000, "timeout_s": HANG_TIMEOUT_S})
     return cases
 
 
@@ -110,6 +111,11 @@ def test_healthy_ranks_pass_and_say_how_many_and_how_long(session: Session) -> N
         (finding,) = session.results[f"none-{ranks}"]["findings"]
         assert (finding["status"], finding["measured"]) == ("PASS", ranks)
         assert f"all {ranks} rank(s)" in finding["text"] and " s" in finding["text"]
+
+
+def test_ranks_that_still_get_on_at_the_deadline_are_slow_and_none_is_accused(session: Session) -> None:
+    (finding,) = session.results["none-3"]["findings"]
+    assert (finding["status"], finding["id"], finding["where"]["rank"]) == ("ERROR", "launch.too-slow", None)
 
 
 def test_a_problem_of_the_user_is_an_error_and_no_lost_rank(session: Session) -> None:
