@@ -179,10 +179,11 @@ class StepRun:
                 watched.trail.read()
                 watched.reports_before = watched.trail.reports
                 watched.stack_bytes_before = size(watched.order.stack_path)
-        places = {r: w.trail.place for r, w in living.items() if w.trail.reports > asked[r]}
+        told = {r: w.trail.reports > asked[r] for r, w in living.items()}
+        places = {r: w.trail.place(positions=told[r]) for r, w in living.items()}
         self._link.send("report")
         self._wait(report_s, lambda: all(self._answered(w) for w in living.values()))
-        self._progressing = any(self._ranks[r].trail.place != place for r, place in places.items())
+        self._progressing = any(w.trail.place(positions=told[r]) != places[r] for r, w in living.items())
         self._link.send("kill")
         self._wait(KILL_S, lambda: False)
         if not self._over:
