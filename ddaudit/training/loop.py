@@ -72,7 +72,7 @@ class Trainer:
         self.cleared = 0
 
     def prepare(self) -> None:
-        """Builds model, optimizer, schedule and data; records the job."""
+        """Builds model, optimizer, schedule and data, and describes the job."""
         model = Transformer.seeded(self.params, self.place.device)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.parallel.build(model)
@@ -112,7 +112,7 @@ class Trainer:
         total = parallel.accumulate(window)
         with watch.span("sync_s"):
             parallel.synchronise()
-        with watch.pause():
+        with watch.pause(), parallel.ledger.off():
             self.capture("grad", index, parallel.gradients() if index < CAPTURED_UPDATES else {})
             before = self.weights_before()
         lr, ticks = self.optimizer.param_groups[0]["lr"], self.scheduler.last_epoch
@@ -125,7 +125,8 @@ class Trainer:
         values |= watch.read() | parallel.ledger.take()
         self.updates_done += 1
         self.feed.advance()
-        values |= self.facts(window, total, before)
+        with parallel.ledger.off():
+            values |= self.facts(window, total, before)
         values |= {"rng_digest": float(random), "scheduler_ticks": float(self.scheduler.last_epoch - ticks)}
         self.recorder.step(index, values, window.sample_ids)
         return values

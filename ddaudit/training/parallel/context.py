@@ -43,6 +43,9 @@ class ContextParallel(Parallel):
             layer.core = self.attend
         self.ledger.parameters = len(self.named_parameters())
 
+    def sync_ranks(self) -> int:
+        return self.place.world_size
+
     def mask(self, queries: int, keys: int) -> Tensor:
         """Which key positions [keys] each query of this slice [queries] may see."""
         rows = torch.arange(self.start, self.start + queries, device=self.place.device)
