@@ -23,7 +23,7 @@ from ddaudit.api import (
     warn,
 )
 
-from ._job import at, example, plant
+from ._job import at, plant
 
 BATCH = ("global_batch", "micro_batch", "accumulation")
 
@@ -48,7 +48,7 @@ def _without_accumulation(folder: Path, planted: bool) -> Mapping[str, Any]:
     ),
 )
 def batch(job: JobPlan) -> Iterator[Finding]:
-    """N counts replicas that see different data, dp * sharded: tensor, pipeline and context parallel ranks share one."""
+    """N counts replicas that see different data: tensor, pipeline and context parallel ranks share one."""
     run = job.planned
     claimed, where = run.global_batch_claimed, at(job, *BATCH)
     if run.global_batch is None:
@@ -59,8 +59,8 @@ def batch(job: JobPlan) -> Iterator[Finding]:
             near = max(each, round(claimed / each) * each)
             kept = {"measured": claimed % each, "unit": "samples left over", "limit": 0}
             remedy = Remedy(text=f"Set global_batch to a multiple of {each}, such as {near}.")
-            source = "B_eff = N * B_local * A in whole micro-batches"
-            yield fail("job.batch-indivisible", text, where=where, limit_source=source, remedy=remedy, **kept)
+            whole = "B_eff = N * B_local * A in whole micro-batches"
+            yield fail("job.batch-indivisible", text, where=where, limit_source=whole, remedy=remedy, **kept)
         else:
             yield skip("not measured: the job file lacks two of micro_batch, accumulation and global_batch")
         return

@@ -15,7 +15,7 @@ LAYOUT = ("layout", "layout.dp", "goal")
 class JobGoalLimits(Limits):
     """Shares of device memory, of a pipeline's step, and of the baseline's time."""
 
-    family = "job-goal"
+    family = "job"
 
     state_share: Limit = Limit(
         warn_above=0.85,
@@ -52,9 +52,9 @@ def memory(job: JobPlan, limits: JobGoalLimits) -> Iterator[Finding]:
     share, limit = floor.total_bytes / device, limits.state_share
     guess = " (estimated from its shape)" if run.parameters_estimated else ""
     text = (
-        f"{floor.total_bytes / GIB:.2f} GiB of model states per rank: weights {floor.weights_bytes / GIB:.2f}, gradients"
-        f" {floor.gradients_bytes / GIB:.2f}, {run.optimizer or 'optimizer'} {floor.optimizer_bytes / GIB:.2f}, gathered"
-        f" {floor.gathered_bytes / GIB:.2f}; {run.parameters or 0:.4g} parameters{guess}, device {device / GIB:g} GiB"
+        f"{_gib(floor.total_bytes)} GiB of model states per rank: weights {_gib(floor.weights_bytes)}, gradients"
+        f" {_gib(floor.gradients_bytes)}, {run.optimizer or 'optimizer'} {_gib(floor.optimizer_bytes)}, gathered block"
+        f" {_gib(floor.gathered_bytes)}; {run.parameters or 0:.4g} parameters{guess}, device {_gib(device)} GiB"
     )
     kept = {"measured": share, "unit": "of the device", "limit": limit.bound(share), "limit_source": limit.source}
     status = limit.judge(share)
@@ -66,6 +66,10 @@ def memory(job: JobPlan, limits: JobGoalLimits) -> Iterator[Finding]:
         text="Raise sharded (zero_stage = 3), tp or pp: plain data parallelism copies all states to each rank."
     )
     yield draft(status, id, text, where=at(job, "device_memory_gib"), remedy=remedy, **kept)
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / GIB:.4g}"
 
 
 @check(
@@ -146,7 +150,7 @@ def _capacity(job: JobPlan, _: JobGoalLimits) -> Iterator[Finding]:
         return
     good = job.baseline
     if job.goal == "memory-fit" and good and (run.micro_batch or 0) < (good.micro_batch or 0):
-        text = f"goal memory-fit: activations of {run.micro_batch} samples instead of {good.micro_batch}; states stay whole"
+        text = f"goal memory-fit: activations of {run.micro_batch} samples, not {good.micro_batch}; states stay whole"
         yield ok(text, where=at(job, "micro_batch"), **{**kept, "limit": None, "limit_source": None})
         return
     text = f"goal {job.goal}: each of {run.world_size} ranks holds parameters, gradients and optimizer states whole"
@@ -163,7 +167,7 @@ def _larger_batch(job: JobPlan, _: JobGoalLimits) -> Iterator[Finding]:
     kept = {"measured": run.global_batch, "unit": "samples", "limit": good.global_batch, "limit_source": source}
     idle = run.world_size > good.world_size and run.replicas <= good.replicas
     why = (
-        f"; ranks grow from {good.world_size} to {run.world_size}, replicas N do not ({good.replicas} to {run.replicas}):"
+        f"; ranks grow from {good.world_size} to {run.world_size}, replicas do not (N = {run.replicas}):"
         " tensor, pipeline and context parallelism share one replica's data"
         if idle
         else ""
@@ -184,11 +188,11 @@ def _larger_batch(job: JobPlan, _: JobGoalLimits) -> Iterator[Finding]:
 
 
 def _wall_clock(job: JobPlan, limits: JobGoalLimits) -> Iterator[Finding]:
-    """Ideal time is samples * seq_len / (ranks * (1 - bubble)), the same model assumed; communication only adds to it."""
+    """Ideal time is samples * seq_len / (ranks * (1 - bubble)); communication only adds to it."""
     run, good = job.planned, job.baseline
     mine, other = _ideal_time(run), _ideal_time(good) if good else None
     if good is None or mine is None or other is None:
-        yield skip("not measured: needs a [baseline] with its layout, and micro_batches for pipelines")
+        yield skip("not measured: needs a [baseline] with its layout, and accumulation where there is a pipeline")
         return
     if run.parameters and good.parameters and abs(run.parameters / good.parameters - 1) > 0.01:
         yield skip("not measured: plan and baseline train models of different size, so their times do not compare")

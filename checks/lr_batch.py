@@ -116,6 +116,11 @@ def warmup_matches_batch(job: JobPlan, limits: BatchLrLimits) -> Iterator[Findin
     if mine.warmup_updates == 0 or mine.warmup_tokens == 0:
         yield from _no_warmup(job, good)
         return
+    if good.warmup_updates == 0 or good.warmup_tokens == 0:
+        source = "the baseline has no warm-up"
+        kept = {"measured": mine.warmup_updates, "unit": "updates", "limit": 0, "limit_source": source}
+        yield ok(f"warm-up of {_length(mine)}, where the baseline has none", where=at(job, "warmup_steps"), **kept)
+        return
     if not ratios:
         yield skip("not measured: needs warmup_steps or warmup_tokens of both plan and baseline")
         return
@@ -133,12 +138,18 @@ def warmup_matches_batch(job: JobPlan, limits: BatchLrLimits) -> Iterator[Findin
 
 
 def _warmup_ratios(mine: JobNumbers, good: JobNumbers) -> dict[str, float]:
-    """Planned over baseline, for every unit that both have."""
+    """Planned over baseline, for every unit that both have; samples stand in where no sequence length is given."""
     pairs = {
         "updates": (mine.warmup_updates, good.warmup_updates),
         "tokens": (mine.warmup_tokens, good.warmup_tokens),
     }
+    if not (mine.warmup_tokens and good.warmup_tokens):
+        pairs["samples"] = (_samples(mine), _samples(good))
     return {unit: a / b for unit, (a, b) in pairs.items() if a is not None and b}
+
+
+def _samples(run: JobNumbers) -> float | None:
+    return run.warmup_updates * run.global_batch if run.warmup_updates and run.global_batch else None
 
 
 def _length(run: JobNumbers) -> str:
