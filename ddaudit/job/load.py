@@ -38,6 +38,23 @@ class LoadedJob:
     lines: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where a key was set: in a line of the file, or by a flag."""
+
+    path: str
+    lines: Mapping[Keys, int]
+    flags: tuple[str, ...]
+
+    def __call__(self, keys: Keys) -> str:
+        set_by = next((f for f in self.flags if keys[: f.count(".") + 1] == tuple(f.split("."))), None)
+        return f"{self.path}:{self.line(keys)}" if set_by is None else f"flag {set_by}"
+
+    def line(self, keys: Keys) -> int:
+        """Line of a key, or of the nearest table around it (an inline table has one line for all of its keys)."""
+        return next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), 1)
+
+
 def load_job(path: str | Path, overrides: Mapping[str, Any] | None = None) -> LoadedJob:
     """Reads and validates a job file.
 
@@ -56,11 +73,12 @@ def parse_job(text: str, path: str, overrides: Mapping[str, Any] | None = None) 
     given = {key: _value(value) for key, value in (overrides or {}).items()}
     for key, value in given.items():
         _set(table, key, value)
-    _refuse_monsters(table, path, lines)
+    places = _Places(path, lines, tuple(given))
+    _refuse_monsters(table, places)
     try:
         job = JobFile.model_validate(table)
     except ValidationError as error:
-        raise _first(error, path, lines, given) from None
+        raise _first(error, places) from None
     shown = {".".join(k): n for k, n in lines.items() if ".".join(k) not in given}
     return LoadedJob(job, Path(path).name, shown)
 
@@ -130,11 +148,6 @@ def _split(dotted: str) -> Keys:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))
 
 
-def _line(lines: Mapping[Keys, int], keys: Keys) -> int:
-    """Line of a key, or of the nearest table around it (an inline table has one line for all of its keys)."""
-    return next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), 1)
-
-
 def _value(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -154,12 +167,12 @@ def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
     table[key] = value
 
 
-def _refuse_monsters(table: dict[str, Any], path: str, lines: Mapping[Keys, int]) -> None:
+def _refuse_monsters(table: dict[str, Any], places: _Places) -> None:
     """Numbers and nesting that would break whoever prints them."""
     waiting: list[tuple[Keys, int, Any]] = [((), 0, table)]
     while waiting:
         keys, depth, value = waiting.pop()
-        where = f"{path}:{_line(lines, keys)}"
+        where = places(keys)
         if depth > MAX_DEPTH:
             raise UsageProblem(f"{'.'.join(keys[:3])} is nested too deeply", where=where, expected="plain settings")
         if isinstance(value, dict):
@@ -170,12 +183,10 @@ def _refuse_monsters(table: dict[str, Any], path: str, lines: Mapping[Keys, int]
             raise UsageProblem(f"{'.'.join(keys)} is out of range", where=where, expected="a number below 2^63")
 
 
-def _first(error: ValidationError, path: str, lines: Mapping[Keys, int], overridden: Mapping[str, Any]) -> UsageProblem:
+def _first(error: ValidationError, places: _Places) -> UsageProblem:
     """The mistake that stands first in the file, and how many follow."""
-    found = sorted(mistakes(error, JobFile), key=lambda m: _line(lines, m.keys))
+    found = sorted(mistakes(error, JobFile), key=lambda m: places.line(m.keys))
     first = found[0]
-    key = ".".join(first.keys)
-    where = f"flag {key}" if key in overridden else f"{path}:{_line(lines, first.keys)}"
     more = f"{len(found) - 1} more mistake(s) in this file" if len(found) > 1 else None
     fix = "; ".join(part for part in (first.fix, more) if part) or None
-    return UsageProblem(first.what, where=where, expected=first.expected, fix=fix)
+    return UsageProblem(first.what, where=places(first.keys), expected=first.expected, fix=fix)
