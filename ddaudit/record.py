@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,24 @@ from ddaudit.findings import QUESTIONS, Finding, Severity, Status, Verdict
 from ddaudit.jsonio import dumps
 from ddaudit.runbook.model import Plan
 
-__all__ = ["SCHEMA", "Answer", "Record", "StepRecord", "answers", "load_record", "save_record", "write_atomically"]
+__all__ = [
+    "SCHEMA",
+    "Answer",
+    "NewerRecord",
+    "Record",
+    "StepRecord",
+    "answers",
+    "load_record",
+    "save_record",
+    "write_atomically",
+]
 
 SCHEMA = "ddaudit/1"
 MAX_RECORD_BYTES = 512 << 20
+
+
+class NewerRecord(EvidenceProblem):
+    """A record of another version of ddaudit: it must be neither read nor replaced."""
 
 
 class _Frozen(BaseModel):
@@ -161,12 +176,14 @@ def load_record(run_dir: Path) -> Record:
         raise EvidenceProblem(f"{path.stat().st_size} bytes", where=str(path), expected=f"at most {MAX_RECORD_BYTES}")
     try:
         data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EvidenceProblem(f"not JSON ({error})", where=str(path), fix="`ddaudit report` rebuilds it") from None
     schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA and re.fullmatch(r"ddaudit/\d{1,9}", str(schema)):
+        fix = "update ddaudit: a newer version wrote it"
+        raise NewerRecord(f"schema {schema!r}", where=str(path), expected=repr(SCHEMA), fix=fix)
     if schema != SCHEMA:
-        fix = "update ddaudit: a newer version wrote it" if str(schema).startswith("ddaudit/") else None
-        raise EvidenceProblem(f"schema {schema!r}", where=str(path), expected=repr(SCHEMA), fix=fix)
+        raise EvidenceProblem(f"schema {str(schema)[:60]!r}", where=str(path), expected=repr(SCHEMA))
     try:
         return Record.model_validate(data)
     except ValidationError as error:
