@@ -1,0 +1,30 @@
+"""The schema of what can be known. Probes write it, checks read it, the store keeps it."""
+
+from __future__ import annotations
+
+from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
+from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
+from ddaudit.evidence.launch import LaunchFacts, RankOutcome
+from ddaudit.evidence.measures import Measure, Measures
+from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
+
+__all__ = [
+    "SERIES",
+    "Array",
+    "ArrayEvidence",
+    "CheckpointWritten",
+    "EventWriter",
+    "Evidence",
+    "Job",
+    "JsonEvidence",
+    "LaunchFacts",
+    "Measure",
+    "Measures",
+    "RankOutcome",
+    "RankPlace",
+    "Stream",
+    "TensorCapture",
+    "TrainingTrace",
+    "read_stream",
+    "read_streams",
+]

@@ -1,0 +1,141 @@
+"""Event files: what each rank knew, flushed line by line so that it survives SIGKILL.
+
+``events/<step>/<host>-<rank>.jsonl`` holds one JSON object per line, each with ``event`` and ``t`` (seconds, wall
+clock). Tensors go to ``<host>-<rank>.bin`` beside it: the bytes are written and flushed first, then a ``tensor`` line
+with offset, length, dtype, shape and CRC32, so a line never points at bytes that are not there. A process killed in
+the middle of a line leaves a partial last line, which readers drop.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from ddaudit.errors import EvidenceProblem
+from ddaudit.jsonio import dumps
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ddaudit.evidence.base import JsonEvidence
+
+__all__ = ["EventWriter", "Stream", "read_stream", "read_streams"]
+
+#: A line longer than this is damage, not an event (a step of 4,096 sample ids is about 40 kB).
+MAX_LINE_BYTES = 16 << 20
+DTYPES = frozenset({"float64", "float32", "float16", "int64", "int32", "uint64", "uint8", "bool"})
+
+
+class EventWriter:
+    """Appends events of one process. Not shared between processes; safe to use from several threads of one."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lines: IO[bytes] = path.open("ab", buffering=0)
+        self._tensors: IO[bytes] | None = None
+
+    def emit(self, event: str, /, **fields: Any) -> None:
+        """Writes one line with one ``write`` call, so that lines of threads do not interleave."""
+        line = dumps({"event": event, "t": time.time(), **fields}) + "\n"
+        self._lines.write(line.encode("utf-8", "replace"))
+
+    def emit_evidence(self, evidence: JsonEvidence) -> None:
+        """Records array-free evidence whole."""
+        self.emit("evidence", kind=evidence.kind, facts=evidence.model_dump(mode="json"))
+
+    def tensor(self, values: np.ndarray[Any, np.dtype[Any]], /, **labels: Any) -> None:
+        """Appends an array's bytes (C order, little endian), then the line that names them with ``labels``."""
+        if self._tensors is None:
+            self._tensors = self.path.with_suffix(".bin").open("ab", buffering=0)
+        data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        offset = self._tensors.tell()
+        self._tensors.write(data)
+        place = {"offset": offset, "nbytes": len(data), "dtype": values.dtype.name, "shape": list(values.shape)}
+        self.emit("tensor", **labels, **place, crc32=zlib.crc32(data))
+
+    def close(self) -> None:
+        self._lines.close()
+        if self._tensors is not None:
+            self._tensors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The events of one process, in the order written. ``name`` is ``<host>-<rank>`` or another writer's name."""
+
+    name: str
+    events: Sequence[dict[str, Any]]
+    folder: Path | None = None
+    damaged_lines: int = 0
+    _by_kind: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        """All events of one kind, oldest first."""
+        if not self._by_kind:
+            for item in self.events:
+                self._by_kind.setdefault(item["event"], []).append(item)
+        return self._by_kind.get(event, [])
+
+    def first(self, event: str) -> dict[str, Any] | None:
+        found = self.of(event)
+        return found[0] if found else None
+
+    def tensor(self, event: dict[str, Any]) -> np.ndarray[Any, np.dtype[Any]]:
+        """Reads the bytes a ``tensor`` event points at.
+
+        Raises:
+            EvidenceProblem: the event's size, dtype, shape or checksum does not fit the file.
+        """
+        import numpy as np
+
+        path = (self.folder or Path()) / f"{self.name}.bin"
+        shape, dtype, nbytes = tuple(event["shape"]), event["dtype"], event["nbytes"]
+        if dtype not in DTYPES or any(not isinstance(n, int) or n < 0 for n in shape):
+            raise EvidenceProblem(
+                f"tensor of dtype {dtype!r} and shape {shape!r}", where=str(path), expected="a plain array"
+            )
+        if math.prod(shape) * np.dtype(dtype).itemsize != nbytes or event["offset"] + nbytes > path.stat().st_size:
+            raise EvidenceProblem("a tensor's size does not fit the file", where=str(path))
+        with path.open("rb") as file:
+            file.seek(event["offset"])
+            data = file.read(nbytes)
+        if zlib.crc32(data) != event["crc32"]:
+            raise EvidenceProblem("a tensor's checksum does not match its bytes", where=str(path))
+        return np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<")).reshape(shape)
+
+
+def _events(path: Path) -> Iterator[dict[str, Any] | None]:
+    """Yields each line's object, or None for a damaged line."""
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            try:
+                item = json.loads(line)
+            except ValueError:
+                item = None
+            yield item if isinstance(item, dict) and isinstance(item.get("event"), str) else None
+
+
+def read_stream(path: Path) -> Stream:
+    """Reads one event file, dropping damaged lines and counting them."""
+    items = list(_events(path))
+    good = [item for item in items if item is not None]
+    return Stream(path.stem, good, folder=path.parent, damaged_lines=len(items) - len(good))
+
+
+def read_streams(folder: Path) -> list[Stream]:
+    """Reads every event file of a step, ordered by name; an absent folder gives an empty list."""
+    return [read_stream(path) for path in sorted(folder.glob("*.jsonl"))] if folder.is_dir() else []

@@ -1,0 +1,59 @@
+"""What became of the processes of one step: who started, who ended how, who was lost or stuck."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ddaudit.evidence.base import JsonEvidence
+
+__all__ = ["LaunchFacts", "RankOutcome", "RankState"]
+
+#: ``done`` ended with code 0; ``exited`` with another code; ``killed`` by a signal it did not ask for; ``on-cpu``,
+#: ``sleeping``, ``disk`` (D state), ``stopped`` were still there at the deadline; ``never-started`` had no process.
+RankState = Literal["done", "exited", "killed", "on-cpu", "sleeping", "disk", "stopped", "zombie", "never-started"]
+
+
+class RankOutcome(BaseModel):
+    """One rank's end. ``culprit`` is True for the rank that failed by itself, not for those it took along."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int
+    host: str
+    pid: int | None = None
+    state: RankState
+    exit_code: int | None = None
+    signal: str | None = None
+    killed_by_us: bool = False
+    culprit: bool = False
+    error: str | None = None
+    last_event: str | None = None
+    last_step: int | None = None
+    collective_seq: int | None = None
+    collective_op: str | None = None
+    stack: str | None = None
+    cpu_s: float | None = None
+    max_rss_bytes: int | None = None
+
+
+class LaunchFacts(JsonEvidence):
+    """The launcher's own record of a step. Times are seconds from the request to start."""
+
+    kind: ClassVar[str] = "launch"
+
+    world_size: int
+    host: str
+    timeout_s: float
+    seconds: float
+    server_s: float | None = None
+    torch_preloaded: bool | None = None
+    timed_out: bool = False
+    interrupted: bool = False
+    ranks: tuple[RankOutcome, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """True when every rank ran to its end."""
+        return len(self.ranks) == self.world_size and all(r.state == "done" for r in self.ranks)
