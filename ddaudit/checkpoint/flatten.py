@@ -12,10 +12,11 @@ from ddaudit.inert.source import BytesSource
 from ddaudit.inert.torch_file import looks_like_torch
 from ddaudit.inert.torch_objects import Generator
 
-MAX_NODES = 5_000_000
+MAX_NODES = 2_000_000
 MAX_DEPTH = 64
 MAX_NAME = 1024
 MAX_NESTED = 4
+BEYOND = "larger or deeper than the limits of the walk"
 _SCALARS = (int, float, str, bool, type(None), complex)
 
 
@@ -28,7 +29,7 @@ def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         name, node, depth = todo.pop()
         seen += 1
         if seen > MAX_NODES or depth > MAX_DEPTH or len(name) > MAX_NAME:
-            yield name[:MAX_NAME], Opaque("beyond the limits of the walk")
+            yield name[:MAX_NAME], Opaque(BEYOND)
             if seen > MAX_NODES:
                 return
             continue
@@ -76,6 +77,8 @@ def add_tree(reader: Reader, value: Any, found: TorchFile | None, source: Source
         elif isinstance(leaf, bytes) and nested < MAX_NESTED and _packed(leaf):
             _add_packed(reader, leaf, name, file, rank, nested + 1)
         else:
+            if isinstance(leaf, Opaque) and leaf.what == BEYOND:
+                reader.made.fault("container.too-large", f"{file}: the object is {BEYOND}", file=file, key=name[:200])
             reader.made.values[name] = Value(name, _plain(leaf), file, rank)
 
 

@@ -71,7 +71,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Tensor:
-    """A logical tensor and its chunks. ``flat`` marks a run of a flattened buffer whose parameter names are unknown."""
+    """A logical tensor and its chunks."""
 
     name: str
     dtype: str
@@ -81,6 +81,7 @@ class Tensor:
     rank: int | None = None
     value: float | None = None  # of a tensor with one element
     alias: str | None = None  # another tensor over the very same bytes
+    view: tuple[int, ...] | None = None  # the shape of the parameter, where ``shape`` is its flat length
 
     @property
     def numel(self) -> int:

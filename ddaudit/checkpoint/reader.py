@@ -63,7 +63,19 @@ class Reader:
     def torch(self, name: str) -> TorchFile | None:
         """A torch.save file; None (with a fault) when it cannot be read."""
         source = self.open(name)
-        return self.torch_in(source, name) if source is not None else None
+        return self.torch_in(source, self.folder.full(name)) if source is not None else None
+
+    def load(self, name: str, prefix: str = "", rank: int | None = None) -> TorchFile | None:
+        """A torch.save file, with every leaf added to the model under ``prefix``."""
+        from ddaudit.checkpoint.flatten import add_tree
+
+        found = self.torch(name)
+        if found is not None:
+            add_tree(self, found.value, found, self.folder.source(name), prefix, self.folder.full(name), rank)
+        return found
+
+    def sub(self, name: str) -> Reader:
+        return Reader(self.folder.sub(name), self.made, self.level)
 
     def torch_in(self, source: Source, name: str, key: str | None = None) -> TorchFile | None:
         """A torch.save archive in (a window of) a file."""
@@ -91,9 +103,9 @@ class Reader:
         try:
             raw = source.read(0, source.size)
         except Malformed as error:
-            self._unreadable(source, name, error, None)
+            self._unreadable(source, self.folder.full(name), error, None)
             return None
-        return self.pickle_in(raw, name, limits=limits)
+        return self.pickle_in(raw, self.folder.full(name), limits=limits)
 
     def pickle_in(self, raw: bytes, name: str, meanings: Mapping[str, Any] = TORCH, limits: PickleLimits | None = None) -> PickleResult | None:
         result = read_pickle(raw, meanings=meanings, storage=storage_of, limits=limits)
@@ -115,10 +127,11 @@ class Reader:
         try:
             document: JsonDocument = read_json(self.folder.read(name, 256 << 20))
         except Malformed as error:
-            self.made.fault(fault, f"{name}: {error}", file=name)
+            self.made.fault(fault, f"{name}: {error}", file=self.folder.full(name))
             return None
         for key in document.duplicates:
-            self.made.fault("json.duplicate-key", f"{name}: the key {key!r} is given twice", file=name, key=key)
+            text = f"{name}: the key {key!r} is given twice"
+            self.made.fault("json.duplicate-key", text, file=self.folder.full(name), key=key)
         return document.value
 
     def text(self, name: str, limit: int = 4096) -> str | None:
@@ -126,7 +139,7 @@ class Reader:
         try:
             return self.folder.read(name, limit).decode("utf-8").strip()
         except (Malformed, UnicodeDecodeError) as error:
-            self.made.fault("pointer.unreadable", f"{name}: {error}", file=name)
+            self.made.fault("pointer.unreadable", f"{name}: {error}", file=self.folder.full(name))
             return None
 
     def safetensors(self, name: str) -> SafetensorsHeader | None:
@@ -136,20 +149,21 @@ class Reader:
         try:
             header = read_safetensors(source)
         except Malformed as error:
-            self._unreadable(source, name, error, None)
+            self._unreadable(source, self.folder.full(name), error, None)
             return None
         for kind, tensor, text in header.problems:
-            self.made.fault(f"safetensors.{kind}", f"{name}: {text}", file=name, tensor=tensor or None)
+            full = self.folder.full(name)
+            self.made.fault(f"safetensors.{kind}", f"{name}: {text}", file=full, tensor=tensor or None)
         return header
 
     def open(self, name: str) -> Source | None:
         try:
             source = self.folder.source(name)
         except Malformed as error:
-            self.made.fault("file.unreadable", f"{name}: {error}", file=name)
+            self.made.fault("file.unreadable", f"{name}: {error}", file=self.folder.full(name))
             return None
         if source.size == 0:
-            self.made.fault("file.empty", f"{name} has no bytes", file=name, measured=0, unit="byte")
+            self.made.fault("file.empty", f"{name} has no bytes", file=self.folder.full(name), measured=0, unit="byte")
             return None
         return source
 
@@ -161,10 +175,23 @@ class Reader:
         part = ref.local if ref.local is not None else ref
         span = self._span(part, found, source, name, file)
         if span is not None:
-            tensor.chunks.append(Chunk((0,) * len(part.shape), part.shape, file, span, rank))
+            at = ref.local_at if ref.local_at is not None else (0,) * len(part.shape)
+            tensor.chunks.append(Chunk(at, part.shape, file, span, rank))
+        self._note_part(ref, name)
         if part.storage is not None:
             tensor.alias = f"{file}:{source.base[1]}:{part.storage.key}:{part.offset}:{part.shape}:{part.stride}"
         return tensor
+
+    def _note_part(self, ref: TensorRef, name: str) -> None:
+        """Remembers how a distributed tensor's local part lies in the whole, for joining the ranks' files."""
+        from ddaudit.checkpoint.layouts.sharded_ranks import shard_dim
+
+        if ref.local_at is not None:
+            self.made.facts.setdefault("placed", set()).add(name)
+        elif ref.local is not None:
+            dim = shard_dim(ref.placement)
+            if dim is not None:
+                self.made.facts.setdefault("shard_dims", {})[name] = dim
 
     def _span(self, part: TensorRef, found: TorchFile, source: Source, name: str, file: str) -> Span | None:
         if part.storage is None or not part.item_bytes:

@@ -153,7 +153,8 @@ def as_key(key: Any) -> Any:
                 todo.extend(part[:_KEY_NODES_MAX])
                 seen += max(0, len(part) - _KEY_NODES_MAX)
         return key
-    return key if isinstance(key, (Global, Call, Opaque, Persistent)) else Opaque(f"{kind.__name__} key", key)
+    by_identity = isinstance(key, (Global, Call, Opaque, Persistent)) or hasattr(kind, "inert_key")
+    return key if by_identity else Opaque(f"{kind.__name__} key", key)
 
 
 def _unknown(m: Machine, pos: int) -> int:

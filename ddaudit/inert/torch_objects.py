@@ -45,7 +45,7 @@ class Storage:
 class TensorRef:
     """A strided view on a storage: `offset` and `stride` count items. `storage` is None for a tensor without data (meta)."""
 
-    __slots__ = ("dtype", "kind", "local", "offset", "placement", "shape", "storage", "stride")
+    __slots__ = ("dtype", "kind", "local", "local_at", "offset", "placement", "shape", "storage", "stride")
 
     def __init__(
         self, storage: Storage | None, dtype: str, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
@@ -57,6 +57,7 @@ class TensorRef:
         self.stride = stride
         self.kind = "tensor"
         self.local: TensorRef | None = None  # of a DTensor: this rank's part
+        self.local_at: tuple[int, ...] | None = None  # of a ShardedTensor: where that part begins
         self.placement: Any = None
 
     @property
@@ -84,11 +85,23 @@ class TensorRef:
         return True
 
     def inert_build(self, state: Any) -> None:
-        """Attributes of a tensor subclass: a DTensor keeps its local part and its placement here."""
-        attributes = state[0] if isinstance(state, tuple) and state and isinstance(state[0], dict) else state
-        if isinstance(attributes, dict) and isinstance(attributes.get("_local_tensor"), TensorRef):
-            self.local = attributes["_local_tensor"]
-            self.placement = attributes.get("_spec")
+        """Attributes of a tensor subclass: DTensor and ShardedTensor keep this rank's part in them."""
+        parts = state if isinstance(state, tuple) else (state,)
+        for attributes in parts:
+            if not isinstance(attributes, dict):
+                continue
+            if isinstance(attributes.get("_local_tensor"), TensorRef):
+                self.local = attributes["_local_tensor"]
+                self.placement = attributes.get("_spec")
+            self._take_shards(attributes.get("_local_shards"))
+
+    def _take_shards(self, shards: Any) -> None:
+        first = shards[0] if isinstance(shards, list) and len(shards) == 1 else None
+        if isinstance(first, Record) and isinstance(first.fields.get("tensor"), TensorRef):
+            metadata = first.fields.get("metadata")
+            at = metadata.fields.get("shard_offsets") if isinstance(metadata, Record) else None
+            if isinstance(at, (list, tuple)) and len(at) == len(self.shape) and all(type(n) is int for n in at):
+                self.local, self.local_at = first.fields["tensor"], tuple(at)
 
     def __repr__(self) -> str:
         return f"<{self.dtype} tensor {self.shape!r:.80}>"
@@ -207,8 +220,10 @@ def _text_of(*args: Any) -> str:
 
 
 def _record(kind: str) -> Meaning:
-    def build(*_: Any) -> Record:
-        return Record(kind)
+    def build(*args: Any) -> Record:
+        made = Record(kind)
+        made.fields.update({f"arg{i}": a for i, a in enumerate(args)})
+        return made
 
     return build
 
