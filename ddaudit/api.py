@@ -8,6 +8,7 @@ from ddaudit.evidence import (
     Array,
     ArrayEvidence,
     CheckpointWritten,
+    CommandRun,
     Evidence,
     Job,
     JsonEvidence,
@@ -21,7 +22,7 @@ from ddaudit.evidence import (
     TrainingTrace,
 )
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
-from ddaudit.limits import Limit, Limits
+from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
 from ddaudit.registry import NoParams, check, probe
 
@@ -30,6 +31,7 @@ __all__ = [
     "Array",
     "ArrayEvidence",
     "CheckpointWritten",
+    "CommandRun",
     "Evidence",
     "Finding",
     "Job",
@@ -38,6 +40,7 @@ __all__ = [
     "Limit",
     "Limits",
     "Measure",
+    "MeasureLimits",
     "Measures",
     "NoParams",
     "Plant",
