@@ -61,11 +61,13 @@ def _one_group(made: Checkpoint, moments: list[tuple[Tensor, str, str]], weights
     for tensor, owner, word in moments:
         by_owner[owner][word] = tensor
     by_name = {canonical_weight(t.name.removeprefix(f"{group}.") if group else t.name): t for t in weights}
+    if made.param_shapes:
+        by_name.update({canonical_weight(n): Tensor(n, "float32", s) for n, s in made.param_shapes.items()})
     named = [o for o in by_owner if o in by_name or canonical_weight(o) in by_name]
     kinds = Counter(w for words in by_owner.values() for w in words)
     _check_kinds(made, by_owner, kinds)
     _check_dtypes(made, by_owner)
-    if len(named) * 2 > len(by_owner):
+    if len(named) * 2 > len(by_owner) or not any(o.rsplit(".", 1)[-1].isdigit() for o in by_owner):
         missing = _check_named(made, by_owner, by_name)
     else:
         missing = _check_numbered(made, by_owner, weights, group)

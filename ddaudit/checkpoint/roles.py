@@ -36,6 +36,8 @@ _WORDS = {
         "model_weights", "params", "parameters", "ema", "model_ema", "generator", "discriminator", "encoder", "decoder",
     ),
 }  # fmt: skip
+_OTHER = {"callbacks", "hyper_parameters", "hparams", "args", "config", "loops", "metrics", "history", "metadata", "train_state",
+          "trainer_state", "ds_config", "custom_checkpoint", "timestamp", "stats", "best_metric", "rerun_state_machine"}  # fmt: skip
 _AREA = {word: area for area, words in _WORDS.items() for word in words}
 _RANKED = re.compile(r"^(.*?)[_-]?(?:dp_|tp_|pp_)?rank[_-]?(\d+)$")
 _RNG_PARTS = ("rng", "cuda", "torch", "numpy", "python", "cpu", "random")
@@ -54,6 +56,8 @@ def area_of(name: str, is_tensor: bool = False) -> str | None:
     """The area of a dotted name; unknown tensors are weights, unknown values belong to no area."""
     parts = name.split(".")
     for part in parts[:_SEARCH]:
+        if part in _OTHER or part.startswith("custom_checkpoint_"):
+            return "sampler" if "combined_loader" in parts else None
         area = _AREA.get(part) or _AREA.get(part.split("/")[0])
         if area is None and (ranked := _RANKED.match(part)):
             area = _AREA.get(ranked[1])

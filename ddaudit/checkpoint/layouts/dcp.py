@@ -178,7 +178,7 @@ def _add_bytes(reader: Reader, name: str, places: dict[Any, Info]) -> None:
         return
     found = reader.torch_in(window, file, name)
     if found is not None:
-        add_tree(reader, found.value, found, window, name, file, _rank_of(info.path))
+        add_tree(reader, found.value, found, window, name, file)  # who wrote it says nothing about whose it is
 
 
 def _rank_of(path: str) -> int | None:

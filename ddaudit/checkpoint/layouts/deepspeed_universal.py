@@ -112,8 +112,9 @@ def _check_shape(made: Checkpoint, tensor: Tensor, shape: tuple[int, ...] | None
 def _check(made: Checkpoint, folder: Folder, words: dict[str, set[str]], shapes: dict[str, tuple[int, ...]]) -> None:
     """Every parameter of param_shapes has a folder, and every folder the same files."""
     everything = set().union(*words.values()) if words else set()
-    common = {w for w in everything if sum(w in have for have in words.values()) * 2 > len(words)}
-    for parameter, have in words.items():
+    real = {p: have for p, have in words.items() if p in shapes} if shapes else words  # buffers have their value only
+    common = {w for w in everything if sum(w in have for have in real.values()) * 2 > len(real)}
+    for parameter, have in real.items():
         for word in sorted(common - have):
             path = folder.full(f"zero/{parameter}/{word}.pt")
             made.fault("complete.shard-missing", f"{parameter} has no {word}.pt, other parameters do", file=path, tensor=parameter, key=word)

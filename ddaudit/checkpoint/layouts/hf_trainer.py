@@ -10,7 +10,7 @@ from ddaudit.checkpoint.layouts import dcp, deepspeed, safetensors
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Completion, StepValue
-from ddaudit.inert import Call, unsafe_name
+from ddaudit.inert import Call, Malformed, read_json, unsafe_name
 
 NAME = "hf-trainer"
 STATE = "trainer_state.json"
@@ -21,11 +21,20 @@ _BIN = re.compile(r"^(pytorch_model|adapter_model)(-\d{5}-of-\d{5})?\.bin$")
 
 
 def detect(folder: Folder) -> bool:
-    if STATE in folder:
+    if STATE in folder and (_is_trainers(folder) or any(n in folder for n in (*_OWN, "config.json"))):
         return True
     own = sum(n in folder for n in _OWN)
     named = _DIR.match(folder.name) and ("config.json" in folder or safetensors.detect(folder))
     return own >= 2 or (own >= 1 and any(_RNG.match(n) for n in folder.here())) or bool(named and (own or "config.json" in folder))
+
+
+def _is_trainers(folder: Folder) -> bool:
+    """Other programs write a trainer_state.json too; the Trainer's has a log."""
+    try:
+        state = read_json(folder.read(STATE, 64 << 20)).value
+    except Malformed:
+        return True
+    return isinstance(state, dict) and ("log_history" in state or "is_world_process_zero" in state)
 
 
 def read(reader: Reader) -> None:

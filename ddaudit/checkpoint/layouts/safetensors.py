@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ddaudit.checkpoint.flatten import add_tree
 from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.layouts.dcp import check_cover
 from ddaudit.checkpoint.model import Chunk, Span, Tensor
@@ -14,6 +15,7 @@ from ddaudit.inert import Malformed, read_json, unsafe_name
 from ddaudit.inert.safetensors import SafetensorsHeader
 
 NAME = "safetensors"
+_STATES = ("trainer_state.json", "training_state.json", "train_state.json", "state.json", "config.json")
 INDEX_SUFFIX = ".safetensors.index.json"
 _NUMBERED = re.compile(r"^(.*?)-?(\d{5})-of-(\d{5})\.safetensors$")
 _SHARD = re.compile(r"^shard-(\d{5})-model-(\d{5})-of-(\d{5})\.safetensors$")
@@ -39,10 +41,23 @@ def read(reader: Reader, prefix: str = "model.", only: str | None = None) -> Non
     _check_stale(reader, headers, indexed)
     for name, header in headers.items():
         _add(reader, name, header, prefix if not _is_optimizer(name) else "optimizer.", indexed)
+    for name in _STATES:
+        if name in folder and only is None:
+            _read_state(reader, name)
     if indexes and not shards:
         made.completion = Completion(proven=True, proof=f"{indexes[0]} names {len(indexed)} files")
     elif names and not indexes:
         _check_numbers(reader, names)
+
+
+def _read_state(reader: Reader, name: str) -> None:
+    """A JSON file of counters beside the weights; config.json says dtype and ties."""
+    document = reader.json(name)
+    if name == "config.json" and isinstance(document, dict):
+        keys = ("torch_dtype", "dtype", "tie_word_embeddings", "hidden_size", "vocab_size")
+        reader.made.facts["config"] = {k: document[k] for k in keys if isinstance(document.get(k), (str, int, bool))}
+    elif document is not None:
+        add_tree(reader, document, None, reader.folder.source(name), "", reader.folder.full(name))
 
 
 def _is_optimizer(name: str) -> bool:

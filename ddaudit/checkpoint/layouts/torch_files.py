@@ -128,6 +128,8 @@ def _prefix(name: str, prefix: str, value: Any, rank: int | None) -> str:
     if rank is not None and role != "rng":
         parts.append(f"rank{rank}")
     if isinstance(value, dict) and any(isinstance(k, str) and area_of(k) for k in list(value)[:2000]):
+        if role == "rng" and rank is not None:
+            return f"rng_rank{rank}"
         bare = role in ("optimizer", "scheduler", "rng", "model") and not _is_training(value)
         return ".".join([*parts, *([role] if bare and role else [prefix.rstrip(".")] if prefix else [])])
     if isinstance(value, dict) and value and all(isinstance(v, TensorRef) for v in list(value.values())[:50]):

@@ -1,0 +1,36 @@
+"""Shared by the checkpoint checks: a fault becomes a finding by the table of words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ddaudit.api import Finding, Remedy, Where, draft
+from ddaudit.evidence.checkpoint import CheckpointFacts, Fault
+from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+
+SOURCE = "format"
+
+
+def finding(kind: str, text: str, **fields: Any) -> Finding:
+    """A finding of a known kind, with the word's status, severity and remedy."""
+    status, severity = status_of(kind)
+    remedy = meaning_of(kind).remedy
+    fields.setdefault("remedy", Remedy(text=remedy) if remedy else None)
+    return draft(status, f"checkpoint.{kind}", text, severity=severity, **fields)
+
+
+def from_fault(fault: Fault) -> Finding:
+    """What a reader measured, judged."""
+    where = Where(file=fault.file, key=fault.key, tensor=fault.tensor, rank=fault.rank)
+    return finding(
+        fault.kind, fault.text, where=where, measured=fault.measured, limit=fault.limit, unit=fault.unit,
+        limit_source=SOURCE if fault.limit is not None else None,
+    )  # fmt: skip
+
+
+def faults(facts: CheckpointFacts, *areas: str) -> Iterator[Finding]:
+    """Findings for every fault of these areas."""
+    for fault in facts.faults:
+        if meaning_of(fault.kind).area in areas:
+            yield from_fault(fault)
