@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -37,6 +38,19 @@ __all__ = ["STACK_SIGNAL", "main"]
 STACK_SIGNAL = signal.SIGUSR2
 #: Added to a rank's OOM score: under memory pressure the kernel should take a rank, not the process that reports it.
 OOM_SCORE_ADJ = 500
+#: What every training rank would otherwise import for itself, at 2 s of CPU time a rank: DTensor, checkpoints, the
+#: pipeline runtime, and the compiler front end that the first optimizer of a process pulls in. Modules only: running
+#: an operation here would start thread pools that do not survive a fork.
+PRELOADED = (
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.optim",
+    "ddaudit.training.loop",
+)
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -299,7 +313,9 @@ def _preload() -> dict[str, Any]:
     began = time.perf_counter()
     try:
         import torch
-        import torch.distributed
+
+        for name in PRELOADED:
+            importlib.import_module(name)
     except Exception as error:
         return {"torch": None, "error": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - began}
     return {"torch": torch.__version__, "error": None, "seconds": time.perf_counter() - began}
