@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
-from ddaudit.api import Finding, Remedy, Where, draft
-from ddaudit.evidence.checkpoint import CheckpointFacts, Fault
-from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.api import CheckpointFacts, Fault, Finding, Remedy, Where, draft, meaning_of, skip, status_of
 
 SOURCE = "format"
+
+
+Judgement = Callable[[CheckpointFacts], Iterator[Finding]]
+
+
+def spoken(otherwise: str) -> Callable[[Judgement], Judgement]:
+    """A judgement with nothing to say (an export has no optimizer to miss) says that, as a skip."""
+
+    def wrap(judgement: Judgement) -> Judgement:
+        @wraps(judgement)
+        def asked(facts: CheckpointFacts) -> Iterator[Finding]:
+            said = list(judgement(facts))
+            yield from said or [skip(otherwise)]
+
+        return asked
+
+    return wrap
 
 
 def finding(kind: str, text: str, **fields: Any) -> Finding:

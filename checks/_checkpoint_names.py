@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ddaudit.evidence.checkpoint import NameSeen
-from ddaudit.inert.torch_objects import TORCH
+from ddaudit.api import NameSeen
 
 _BUILTINS = {"set", "frozenset", "list", "dict", "tuple", "int", "float", "complex", "bytes", "bytearray", "str", "bool",
              "slice", "range", "object", "getattr", "Ellipsis", "NotImplemented"}  # fmt: skip
@@ -60,7 +59,7 @@ def judge_name(seen: NameSeen) -> tuple[str | None, str]:
     path = seen.path
     if path == "?" or path.startswith("?"):
         return "security.computed-call", f"{seen.file}: the pickle calls something that it computes itself"
-    if path in TORCH or path in _HARMLESS or _is_torch_value(path) or path.startswith(_PLAIN_MODULES):
+    if seen.known or path in _HARMLESS or _is_torch_value(path) or path.startswith(_PLAIN_MODULES):
         return None, ""
     module, _, name = path.partition(".")
     if module in ("builtins", "__builtin__"):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddaudit.api import Finding, Where, ok
-from ddaudit.evidence.checkpoint import CheckpointFacts, Position
+from ddaudit.api import CheckpointFacts, Finding, Position, Where, ok
 
 from ._checkpoint_common import finding
 

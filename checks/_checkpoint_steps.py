@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from ddaudit.api import Finding, Where
-from ddaudit.evidence.checkpoint import CheckpointFacts, StepValue
+from ddaudit.api import CheckpointFacts, Finding, StepValue, Where
 
 from ._checkpoint_common import finding
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddaudit.api import Finding, Where, check, ok
-from ddaudit.evidence.checkpoint import CheckpointFacts
-from ddaudit.evidence.checkpoint_words import meaning_of
+from ddaudit.api import CheckpointFacts, Finding, Where, check, meaning_of, ok
 
-from ._checkpoint_common import faults, finding
+from ._checkpoint_common import faults, finding, spoken
 from ._checkpoint_plants import (
     cut_file,
     damaged_byte,
@@ -22,6 +20,7 @@ from ._checkpoint_plants import (
 
 @check("checkpoint.complete", question="checkpoint", plant=incomplete_set,
        asks="Are all files of the checkpoint there, and what proves it?")  # fmt: skip
+@spoken("complete: nothing to ask of this checkpoint")
 def complete(facts: CheckpointFacts) -> Iterator[Finding]:
     """Missing shards, ranks, markers; the proof is stated, and its absence is a note, never silently a pass."""
     found = list(faults(facts, "completeness"))
@@ -38,6 +37,7 @@ def complete(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.structure", question="checkpoint", plant=cut_file,
        asks="Can every file be read, and do shards tile their tensors?")  # fmt: skip
+@spoken("structure: nothing to ask of this checkpoint")
 def structure(facts: CheckpointFacts) -> Iterator[Finding]:
     """Truncation, wrong sizes, holes, overlaps, bounds, orphans, leftovers, index against files."""
     found = list(faults(facts, "structure"))
@@ -50,6 +50,7 @@ def structure(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.integrity", question="checkpoint", plant=damaged_byte,
        asks="Do the bytes match the checksums already in the files?")  # fmt: skip
+@spoken("integrity: nothing to ask of this checkpoint")
 def integrity(facts: CheckpointFacts) -> Iterator[Finding]:
     """CRC32 of torch archives (which torch.load ignores), fletcher32 of HDF5, sha256 of Megatron's integrity.json."""
     found = list(faults(facts, "integrity"))
@@ -63,6 +64,7 @@ def integrity(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.values", question="checkpoint", plant=not_a_number,
        asks="Are weights and optimizer state finite, and squares not negative?")  # fmt: skip
+@spoken("values: nothing to ask of this checkpoint")
 def values(facts: CheckpointFacts) -> Iterator[Finding]:
     """NaN, Inf, negative second moments, blocks of zeros: what training would carry on with."""
     found = list(faults(facts, "values"))
@@ -73,6 +75,7 @@ def values(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.weights", question="checkpoint", plant=mixed_prefix,
        asks="Are the weights there, under one naming, in the intended dtype?")  # fmt: skip
+@spoken("weights: nothing to ask of this checkpoint")
 def weights(facts: CheckpointFacts) -> Iterator[Finding]:
     """Empty ZeRO-3 placeholders, mixed prefixes, dtype drift, broken ties, weights that are missing altogether."""
     found = list(faults(facts, "model"))
@@ -88,6 +91,7 @@ def weights(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.pointer", question="checkpoint", plant=dangling_pointer,
        asks="Does `latest` name the newest complete checkpoint?")  # fmt: skip
+@spoken("pointer: nothing to ask of this checkpoint")
 def pointer(facts: CheckpointFacts) -> Iterator[Finding]:
     """Pointers that dangle, lag behind, or run ahead of what is complete; the newest complete sibling is named."""
     found = list(faults(facts, "pointer"))
@@ -128,6 +132,7 @@ def _order(facts: CheckpointFacts) -> list[Finding]:
 
 @check("checkpoint.security", question="checkpoint", plant=payload,
        asks="Would loading the checkpoint run code, or read files outside it?")  # fmt: skip
+@spoken("security: nothing to ask of this checkpoint")
 def security(facts: CheckpointFacts) -> Iterator[Finding]:
     """Names in pickles against an exact list; links and paths out of the folder; archives that lie about their members."""
     from ._checkpoint_names import judge_name

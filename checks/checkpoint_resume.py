@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddaudit.api import Finding, Where, check, ok
-from ddaudit.evidence.checkpoint import CheckpointFacts
+from ddaudit.api import CheckpointFacts, Finding, Where, check, ok
 
-from ._checkpoint_common import faults, finding
+from ._checkpoint_common import faults, finding, spoken
 from ._checkpoint_plants import lost_optimizer, lost_rank_rng, lost_sampler, lost_scaler, lost_schedule, old_optimizer
 from ._checkpoint_sampler import judge_positions
 from ._checkpoint_steps import judge_steps
@@ -24,6 +23,7 @@ def _resumable(facts: CheckpointFacts) -> bool:
 
 @check("checkpoint.optimizer", question="checkpoint", plant=lost_optimizer,
        asks="Does every parameter have its optimizer state, whole and of the right shape?")  # fmt: skip
+@spoken("optimizer: nothing to ask of this checkpoint")
 def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
     """Coverage by name or by number, shapes, dtypes, aliases, master weights against weights, every rank's shard."""
     found = list(faults(facts, "optimizer"))
@@ -46,6 +46,7 @@ def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.step", question="checkpoint", plant=old_optimizer,
        asks="Do all counters agree on one step, after their units are taken into account?")  # fmt: skip
+@spoken("step: nothing to ask of this checkpoint")
 def step(facts: CheckpointFacts) -> Iterator[Finding]:
     """Step consensus: loader's step, per-parameter optimizer steps, schedule, samples, folder name, every rank."""
     found = list(faults(facts, "step"))
@@ -63,6 +64,7 @@ def step(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.sampler", question="checkpoint", plant=lost_sampler,
        asks="Is the data position stored, for every rank, and does it fit the step?")  # fmt: skip
+@spoken("sampler: nothing to ask of this checkpoint")
 def sampler(facts: CheckpointFacts) -> Iterator[Finding]:
     """Position arithmetic with the number of samples that would be repeated or lost, also for another world size."""
     found = list(faults(facts, "sampler"))
@@ -79,6 +81,7 @@ def sampler(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.schedule", question="checkpoint", plant=lost_schedule,
        asks="Is the learning-rate schedule stored?")  # fmt: skip
+@spoken("schedule: nothing to ask of this checkpoint")
 def schedule(facts: CheckpointFacts) -> Iterator[Finding]:
     """Without it the schedule restarts, or depends on the script rebuilding it from the step."""
     yield from faults(facts, "schedule")
@@ -99,6 +102,7 @@ def schedule(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.rng", question="checkpoint", plant=lost_rank_rng,
        asks="Is the random state of every rank stored?")  # fmt: skip
+@spoken("rng: nothing to ask of this checkpoint")
 def rng(facts: CheckpointFacts) -> Iterator[Finding]:
     """Its absence makes a resume not reproducible; many frameworks never save it, which is said, not held against them."""
     found = list(faults(facts, "rng"))
@@ -116,6 +120,7 @@ def rng(facts: CheckpointFacts) -> Iterator[Finding]:
 
 @check("checkpoint.scaler", question="checkpoint", plant=lost_scaler,
        asks="Is the loss scale stored where fp16 needs it?")  # fmt: skip
+@spoken("scaler: nothing to ask of this checkpoint")
 def scaler(facts: CheckpointFacts) -> Iterator[Finding]:
     """Only fp16 runs have one; a restart at the default scale of 65,536 overflows for some steps."""
     yield from faults(facts, "scaler")

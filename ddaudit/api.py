@@ -21,18 +21,22 @@ from ddaudit.evidence import (
     TensorCapture,
     TrainingTrace,
 )
+from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
+from ddaudit.evidence.checkpoint_words import meaning_of, status_of
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
 from ddaudit.registry import NoParams, check, probe
 
 __all__ = [
-    "SERIES",
     "Array",
     "ArrayEvidence",
+    "CheckpointDiff",
+    "CheckpointFacts",
     "CheckpointWritten",
     "CommandRun",
     "Evidence",
+    "Fault",
     "Finding",
     "Job",
     "JsonEvidence",
@@ -42,14 +46,18 @@ __all__ = [
     "Measure",
     "MeasureLimits",
     "Measures",
+    "NameSeen",
     "NoParams",
     "Plant",
+    "Position",
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
     "Remedy",
+    "SERIES",
     "Severity",
     "Status",
+    "StepValue",
     "Stream",
     "TensorCapture",
     "TrainingTrace",
@@ -57,8 +65,10 @@ __all__ = [
     "check",
     "draft",
     "fail",
+    "meaning_of",
     "ok",
     "probe",
     "skip",
+    "status_of",
     "warn",
 ]

@@ -17,6 +17,7 @@ from ddaudit.checkpoint.reader import Reader
 from ddaudit.checkpoint.scalars import read_scalars
 from ddaudit.checkpoint.scan import TensorScan
 from ddaudit.evidence.checkpoint import Area, CheckpointFacts, NameSeen, World
+from ddaudit.inert.torch_objects import TORCH
 
 Level = Literal["names", "headers", "full"]
 _RICH = ("schedule", "sampler", "rng")
@@ -68,6 +69,7 @@ def collect(path: str, options: Options | None = None) -> Collected:
         accelerate.finish(made)
     areas = harvest(made)
     ranks.check_families(made)
+    ranks.check_parts(made)
     ranks.check_rng(made)
     optimizer = optimizer_facts(made)
     scans, read, crcs = _full(made, folder, options, choice.candidate.folder.prefix) if options.level == "full" else ({}, 0, 0)
@@ -140,7 +142,7 @@ def _facts(
         siblings=tuple(choice.siblings),
         faults=tuple(made.faults),
         faults_left_out=sum(made.left_out.values()) - len(made.faults),
-        names=tuple(NameSeen(path=p, called=c, file=f, count=n) for p, (c, f, n) in sorted(made.names.items())),
+        names=tuple(NameSeen(path=p[:1000], called=c, file=f, count=n, known=p in TORCH) for p, (c, f, n) in sorted(made.names.items())),
         skipped_updates=made.skipped_updates,
         updates_per_epoch=round(per_epoch) if per_epoch else None,
         files=len(names),

@@ -38,6 +38,8 @@ def harvest(made: Checkpoint) -> tuple[Area, ...]:
     for tensor in made.tensors.values():
         if tensor.value is not None:
             values.setdefault(tensor.name, Value(tensor.name, tensor.value, tensor.file, tensor.rank))
+    if any(v.value is True and n.rsplit(".", 1)[-1] in ("fp16", "use_fp16") for n, v in values.items()):
+        made.facts.setdefault("fp16", True)
     _find_world(made, values)
     _find_steps(made, values)
     _find_positions(made, values)
@@ -48,7 +50,7 @@ def _areas(made: Checkpoint) -> tuple[Area, ...]:
     keys: dict[str, list[str]] = defaultdict(list)
     files: dict[str, set[str]] = defaultdict(set)
     for tensor in made.tensors.values():
-        area = area_of(tensor.name, True) or "model"
+        area = area_of(tensor.name, True) or ""
         keys[area].append(tensor.name)
         files[area].add(tensor.file)
     for value in made.values.values():

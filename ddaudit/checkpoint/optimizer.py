@@ -67,10 +67,13 @@ def _one_group(made: Checkpoint, moments: list[tuple[Tensor, str, str]], weights
     kinds = Counter(w for words in by_owner.values() for w in words)
     _check_kinds(made, by_owner, kinds)
     _check_dtypes(made, by_owner)
-    if len(named) * 2 > len(by_owner) or not any(o.rsplit(".", 1)[-1].isdigit() for o in by_owner):
+    missing: list[str] = []
+    if len(named) * 2 > len(by_owner) or made.param_shapes:
         missing = _check_named(made, by_owner, by_name)
-    else:
+    elif any(o.rsplit(".", 1)[-1].lstrip("p").isdigit() for o in by_owner):
         missing = _check_numbered(made, by_owner, weights, group)
+    else:
+        _check_shapes(made, by_owner, [])  # flat buffers: only their own lengths can be compared
     return OptimizerFacts(
         parameters=len(weights),
         covered=len(by_owner),

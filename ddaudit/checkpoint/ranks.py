@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from ddaudit.checkpoint.harvest import rng_ranks
 from ddaudit.checkpoint.model import Checkpoint
+from ddaudit.checkpoint.roles import area_of
 
 _SHOWN = 20
 
@@ -38,6 +41,34 @@ def check_families(made: Checkpoint) -> None:
         for rank in [r for r in have if r >= count][:_SHOWN]:
             name = family.format(rank)
             made.fault("file.stale-rank", f"{name} is left from a save with more than {count} ranks", file=name, rank=rank)
+
+
+def check_parts(made: Checkpoint) -> None:
+    """Files of one rank family hold the same areas: what one rank's file lacks, that rank cannot restore."""
+    families: dict[str, dict[str, set[str]]] = {}
+    for item in (*made.tensors.values(), *made.values.values()):
+        name = item.file.rsplit("/", 2)
+        if not any("rank" in part for part in name[-2:]):
+            continue
+        area = area_of(item.name, item.name in made.tensors) or _step_area(item.name)
+        if area in _PARTS and (item.name in made.tensors or getattr(item, "value", None) not in (None, {}, [])):
+            family = re.sub(r"rank_?\d+(_\d+)*", "rank#", item.file)
+            families.setdefault(family, {}).setdefault(item.file, set()).add(area)
+        else:
+            families.setdefault(re.sub(r"rank_?\d+(_\d+)*", "rank#", item.file), {}).setdefault(item.file, set())
+    for files in families.values():
+        everything = set().union(*files.values())
+        for file, areas in files.items():
+            for area in sorted(everything - areas):
+                text = f"{file} holds no {area} state, other ranks' files do"
+                made.fault(f"{area}.rank-lost", text, file=file, key=area)
+
+
+_PARTS = ("sampler", "schedule", "rng", "step", "optimizer")
+
+
+def _step_area(name: str) -> str | None:
+    return "step" if name.rsplit(".", 1)[-1] in ("global_steps", "global_step", "iteration", "step") else None
 
 
 def check_rng(made: Checkpoint) -> None:

@@ -34,7 +34,7 @@ def check_scans(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
         tensor = made.tensors.get(name)
         if tensor is None:
             continue
-        area = area_of(name, True) or "model"
+        area = area_of(name, True)
         where: dict[str, Any] = {"file": tensor.chunks[0].file if tensor.chunks else tensor.file, "tensor": name}
         bad = scan.nan + scan.inf
         if bad and area in ("model", "optimizer"):

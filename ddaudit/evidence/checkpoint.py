@@ -169,12 +169,13 @@ class Sibling(_Frozen):
 
 
 class NameSeen(_Frozen):
-    """A Python name that a pickle in the checkpoint mentions."""
+    """A Python name that a pickle in the checkpoint mentions. ``known``: the inert reader has a harmless meaning for it."""
 
     path: str
     called: bool
     file: str
     count: int = 1
+    known: bool = False
 
 
 class CheckpointFacts(JsonEvidence):

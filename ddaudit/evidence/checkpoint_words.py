@@ -65,7 +65,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
      "values.not-finite-model values.not-finite-optimizer values.negative-square"),
     ("DEGRADED", "values", "Compare the tensor with a sibling: blocks of zeros are what a crash leaves on some file systems.",
      "values.zero-block"),
-    ("NOT-RESUMABLE", "optimizer", _SAVE, "optimizer.absent optimizer.uncovered optimizer.groups optimizer.target"),
+    ("NOT-RESUMABLE", "optimizer", _SAVE, "optimizer.absent optimizer.rank-lost optimizer.uncovered optimizer.groups optimizer.target"),
     ("WRONG", "optimizer", _MIXED,
      "optimizer.shape optimizer.dtype optimizer.state-missing optimizer.alias optimizer.master-mismatch"),
     ("DEGRADED", "optimizer", "Keep moments in float32.", "optimizer.half"),
@@ -77,23 +77,23 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("DEGRADED", "model", "Decide whether the weights are tied, and save accordingly.", "weights.tie-broken"),
     ("DEGRADED", "optimizer", "Save the float32 master weights with the optimizer.", "weights.no-master"),
     ("DEGRADED", "optimizer", "Use the sharded checkpoint: the universal loader knows Adam's names only.", "universal.not-adam"),
-    ("NOT-RESUMABLE", "step", _SAVE, "step.missing key.missing"),
+    ("NOT-RESUMABLE", "step", _SAVE, "step.missing step.rank-lost key.missing"),
     ("WRONG", "step", _MIXED,
      "step.optimizer-mismatch step.schedule-mismatch step.rank-mismatch step.directory-mismatch step.epoch-completed "
      "step.epoch-rate step.loop-mismatch"),
     ("DEGRADED", "step", "Check how the job counts samples.", "step.samples-mismatch step.loops step.other-counter"),
     ("DEGRADED", "step", "Use one value for both.", "state.disagrees world.disagrees"),
     ("NOT-RESUMABLE", "sampler", "Save the sampler's or loader's state; else fast-forward the loader by the number given here.",
-     "sampler.missing sampler.rank-missing"),
+     "sampler.missing sampler.rank-missing sampler.rank-lost"),
     ("WRONG", "sampler", "Set the position by the step before resuming, or use a sibling.",
      "sampler.position-mismatch sampler.ranks-differ sampler.beyond-epoch sampler.impossible"),
     ("DEGRADED", "sampler", "Save one state for each rank.", "sampler.one-for-all sampler.rank-extra"),
     ("DEGRADED", "sampler", "Call set_epoch() before loading the state.", "sampler.no-epoch"),
     ("DEGRADED", "sampler", "Resume with the same world size and batch, or accept the repeats.", "sampler.target"),
     ("DEGRADED", "sampler", "Save the sampler's or loader's state with the step.", "sampler.unsaved"),
-    ("NOT-RESUMABLE", "schedule", _SAVE, "schedule.missing"),
+    ("NOT-RESUMABLE", "schedule", _SAVE, "schedule.missing schedule.rank-lost"),
     ("DEGRADED", "schedule", "Check that the job has no schedule, or rebuild it from the step.", "schedule.unsaved"),
-    ("DEGRADED", "rng", "Seed anew on resume and say so in the run's notes.", "rng.missing rng.incomplete rng.collapsed"),
+    ("DEGRADED", "rng", "Seed anew on resume and say so in the run's notes.", "rng.missing rng.incomplete rng.rank-lost rng.collapsed"),
     ("DEGRADED", "scaler", "Start loss scaling low: the default scale may overflow for some steps.", "scaler.missing scaler.keys"),
     ("DEGRADED", "pointer", "Write the pointer again once the checkpoint is complete.", "pointer.missing pointer.stale"),
     ("DEGRADED", "pointer", "Remove the incomplete folder, so that nothing resumes from it.", "pointer.newest-incomplete"),
@@ -134,6 +134,8 @@ def word_of(finding: Finding) -> str:
     """The verdict word of one finding."""
     if finding.status in (Status.PASS, Status.WAIVED):
         return "OK"
+    if finding.status is Status.SKIP and finding.id.removeprefix(PREFIX) not in MEANINGS:
+        return "OK"  # a question that does not apply to this checkpoint
     return meaning_of(finding.id.removeprefix(PREFIX)).word
 
 
