@@ -28,6 +28,12 @@ def spoken(otherwise: str) -> Callable[[Judgement], Judgement]:
     return wrap
 
 
+def home(facts: CheckpointFacts, area: str) -> str:
+    """The file that should hold an area, as far as the layout knows; else the checkpoint's own name."""
+    known = facts.area(area)
+    return (known.home if known is not None else None) or facts.selected or facts.path.rstrip("/").rsplit("/", 1)[-1]
+
+
 def finding(kind: str, text: str, **fields: Any) -> Finding:
     """A finding of a known kind, with the word's status, severity and remedy."""
     status, severity = status_of(kind)

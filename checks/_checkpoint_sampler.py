@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ddaudit.api import CheckpointFacts, Finding, Position, Where, ok
 
-from ._checkpoint_common import finding
+from ._checkpoint_common import finding, home
 
 
 def judge_positions(facts: CheckpointFacts) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def _absent(facts: CheckpointFacts, step: float | None) -> Iterator[Finding]:
     area = facts.area("sampler")
     promise = area.promise if area is not None else "expected"
     note = f": {area.note}" if area is not None and area.note else ""
-    where = Where(file=facts.selected or facts.path, key="sampler")
+    where = Where(file=home(facts, "sampler"), key="sampler")
     each = _each(facts, step)
     ranks = facts.world.dp or facts.world.ranks or 1
     lost = f"; {each * ranks:,.0f} samples would be read again" if each else ""

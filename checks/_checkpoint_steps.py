@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ddaudit.api import CheckpointFacts, Finding, StepValue, Where
 
-from ._checkpoint_common import finding
+from ._checkpoint_common import finding, home
 
 _UNBOUNDED = 2**59
 
@@ -42,7 +42,7 @@ def _missing(facts: CheckpointFacts) -> Finding:
     inferred = sorted({s.value for s in facts.steps if s.tensor_of})
     hint = f"; optimizer state says {inferred[-1]:g}" if inferred else ""
     text = f"no global step is stored{note}{hint}"
-    return finding("step.missing", text, where=Where(file=facts.selected or facts.path, key="global_step"))
+    return finding("step.missing", text, where=Where(file=home(facts, "step"), key="global_step"))
 
 
 def _directory(facts: CheckpointFacts, step: float, main: StepValue) -> Iterator[Finding]:
@@ -90,7 +90,8 @@ def _others(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
     """Schedules, micro-batches, samples: each in its own unit."""
     world, done = facts.world, set()
     for item in facts.steps:
-        if item.main or item.tensor_of is not None or item.lag[1] > _UNBOUNDED:
+        twice = any(p.name == item.name or item.name.endswith(p.name) for p in facts.positions)
+        if item.main or item.tensor_of is not None or item.lag[1] > _UNBOUNDED or twice:
             continue
         kind, wanted = "step.schedule-mismatch", [step]
         if item.unit == "sample":
@@ -125,4 +126,4 @@ def _samples(facts: CheckpointFacts, step: float) -> list[float]:
     if world.micro_batch:
         each = step * world.micro_batch * (world.accumulation or 1)
         wanted += [each, each * (world.dp or world.ranks or 1)]
-    return wanted
+    return sorted(set(wanted))

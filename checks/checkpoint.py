@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddaudit.api import CheckpointFacts, Finding, Where, check, meaning_of, ok
 
-from ._checkpoint_common import faults, finding, spoken
+from ._checkpoint_common import faults, finding, home, spoken
 from ._checkpoint_plants import (
     cut_file,
     damaged_byte,
@@ -83,7 +83,7 @@ def weights(facts: CheckpointFacts) -> Iterator[Finding]:
     area = facts.area("model")
     missing = area is not None and not area.present and facts.purpose == "training"
     if missing and not (facts.layout.startswith("deepspeed") and (facts.optimizer and facts.optimizer.master)):
-        where = Where(file=facts.selected or facts.path, key="model")
+        where = Where(file=home(facts, "model"), key="model")
         yield finding("model.absent", "no weights are in the checkpoint, although training state is", where=where)
     elif area is not None and area.present and not found:
         yield ok(f"{area.count:,} weights", measured=area.count, unit="tensor")
@@ -111,6 +111,9 @@ def pointer(facts: CheckpointFacts) -> Iterator[Finding]:
         if newest is not None and (sibling.step or 0) > (newest.step or 0):
             text = f"{sibling.name} has the highest step but is incomplete ({sibling.reason}){hint}"
             found.append(finding("pointer.newest-incomplete", text, where=Where(file=sibling.name, step=sibling.step)))
+        elif newest is not None:
+            text = f"{sibling.name} is incomplete: {sibling.reason}"
+            found.append(finding("pointer.sibling-incomplete", text, where=Where(file=sibling.name, step=sibling.step)))
     found += _order(facts)
     yield from found
     if facts.pointers and not found:

@@ -6,14 +6,10 @@ from collections.abc import Iterator
 
 from ddaudit.api import CheckpointFacts, Finding, Where, check, ok
 
-from ._checkpoint_common import faults, finding, spoken
+from ._checkpoint_common import faults, finding, home, spoken
 from ._checkpoint_plants import lost_optimizer, lost_rank_rng, lost_sampler, lost_scaler, lost_schedule, old_optimizer
 from ._checkpoint_sampler import judge_positions
 from ._checkpoint_steps import judge_steps
-
-
-def _file(facts: CheckpointFacts) -> str:
-    return facts.selected or facts.path.rsplit("/", 1)[-1]
 
 
 def _resumable(facts: CheckpointFacts) -> bool:
@@ -35,10 +31,10 @@ def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
     absent = not area.present or (measured is None and area.count < 2)
     if absent and not any(f.id.endswith("optimizer.absent") for f in found):
         why = f" ({area.note})" if area.note else ""
-        text = f"no optimizer state is in {_file(facts)}{why}: moments would start from zero"
-        yield finding("optimizer.absent", text, where=Where(file=_file(facts), key="optimizer"))
+        text = f"no optimizer state is in {home(facts, 'optimizer')}{why}: moments would start from zero"
+        yield finding("optimizer.absent", text, where=Where(file=home(facts, "optimizer"), key="optimizer"))
     elif "optimizer" in config.get("verl_missing", ()):
-        yield finding("optimizer.absent", "no optim_* files", where=Where(file=_file(facts), key="optim"))
+        yield finding("optimizer.absent", "no optim_* files", where=Where(file=home(facts, "optimizer"), key="optim"))
     elif not found and measured is not None:
         yield ok(f"{measured.covered:,} parameters have {', '.join(measured.moments) or 'state'}",
                  measured=measured.covered, unit="parameter", limit=measured.declared, limit_source="param_groups")  # fmt: skip
@@ -88,13 +84,13 @@ def schedule(facts: CheckpointFacts) -> Iterator[Finding]:
     area = facts.area("schedule")
     if not _resumable(facts) or area is None:
         return
-    where = Where(file=_file(facts), key="scheduler")
+    where = Where(file=home(facts, "schedule"), key="scheduler")
     if area.present:
         yield ok(f"schedule: {area.keys[0]} and {area.count - 1} more", measured=area.count, unit="value")
     elif area.promise == "unsaved":
         yield finding("schedule.unsaved", f"no schedule state: {area.note}", where=where)
     elif area.promise == "required" or facts.rich:
-        yield finding("schedule.missing", f"no schedule state is in {_file(facts)}: the learning rate would restart", where=where)
+        yield finding("schedule.missing", f"no schedule state is in {home(facts, 'schedule')}: the learning rate would restart", where=where)
     else:
         text = "no schedule state: the script saves model, optimizer and step only"
         yield finding("schedule.unsaved", text, where=where)
@@ -115,7 +111,7 @@ def rng(facts: CheckpointFacts) -> Iterator[Finding]:
     else:
         reason = area.note or "none is stored"
         text = f"random state: {reason}; dropout and shuffling will not repeat exactly"
-        yield finding("rng.missing", text, where=Where(file=_file(facts), key="rng"))
+        yield finding("rng.missing", text, where=Where(file=home(facts, "rng"), key="rng"))
 
 
 @check("checkpoint.scaler", question="checkpoint", plant=lost_scaler,
@@ -131,4 +127,4 @@ def scaler(facts: CheckpointFacts) -> Iterator[Finding]:
         yield ok("loss scale stored", measured=area.count, unit="value")
     elif facts.facts.get("fp16") is True and area.promise != "unsaved":
         text = "the run trains in fp16, but no loss scaler is stored"
-        yield finding("scaler.missing", text, where=Where(file=_file(facts), key="scaler"))
+        yield finding("scaler.missing", text, where=Where(file=home(facts, "scaler"), key="scaler"))

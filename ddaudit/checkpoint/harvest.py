@@ -64,6 +64,9 @@ def _areas(made: Checkpoint) -> tuple[Area, ...]:
         files[area].update(names)
     keys["step"] = [s.name for s in made.steps if s.main]
     files["step"] = {s.file or "" for s in made.steps if s.main}
+    homes = made.facts.get("homes", {})
+    everywhere = {t.file for t in made.tensors.values()} | {v.file for v in made.values.values()}
+    common = next(iter(everywhere)) if len(everywhere) == 1 else None
     return tuple(
         Area(
             name=area,
@@ -72,6 +75,7 @@ def _areas(made: Checkpoint) -> tuple[Area, ...]:
             keys=tuple(sorted(keys[area])[:5]),
             files=tuple(sorted(files[area])[:5]),
             note=made.promise_notes.get(area),
+            home=homes.get(area, common),
         )
         for area in AREAS
     )

@@ -89,7 +89,9 @@ class Reader:
         for path, _ in found.extra_globals.items():
             self._name(path, path in found.extra_calls, name)
         for kind, where, text in found.problems:
-            self.made.fault(_CONTAINER_FAULTS[kind], f"{self._at(name, key)}: {text}", file=name, key=where or key)
+            # An item's range that is off by some bytes looks like a prefix; in a whole file a prefix hides something.
+            fault = "container.member" if key and kind in ("zip-prefix", "zip-overlap", "pickle-trailing") else _CONTAINER_FAULTS[kind]
+            self.made.fault(fault, f"{self._at(name, key)}: {text}", file=name, key=where or key)
         for small in found.small:
             if small.crc is not None and small.length:
                 self.made.checksums.append(Checksum(name, small.offset + shift, small.length, small.crc, small.member))

@@ -71,6 +71,8 @@ class Area(_Frozen):
     keys: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     note: str | None = None
+    home: str | None = None
+    """The file that should hold it."""
 
     @property
     def present(self) -> bool:

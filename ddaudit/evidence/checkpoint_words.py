@@ -96,7 +96,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("DEGRADED", "rng", "Seed anew on resume and say so in the run's notes.", "rng.missing rng.incomplete rng.rank-lost rng.collapsed"),
     ("DEGRADED", "scaler", "Start loss scaling low: the default scale may overflow for some steps.", "scaler.missing scaler.keys"),
     ("DEGRADED", "pointer", "Write the pointer again once the checkpoint is complete.", "pointer.missing pointer.stale"),
-    ("DEGRADED", "pointer", "Remove the incomplete folder, so that nothing resumes from it.", "pointer.newest-incomplete"),
+    ("DEGRADED", "pointer", "Remove the incomplete folder, so that nothing resumes from it.", "pointer.newest-incomplete pointer.sibling-incomplete"),
     ("DEGRADED", "pointer", "Make sure that one run owns the folder.", "pointer.order"),
     ("BROKEN", "pointer", "Point to the newest complete checkpoint.", "pointer.dangling pointer.unreadable"),
     ("SECURITY", "security", "Do not load it. Find out who wrote it.",

@@ -21,6 +21,7 @@ _STEP = 4096  # opcodes between two looks at the clock and the budgets
 _LONG_MAX_BYTES = 256  # int-to-text is quadratic; no framework stores larger numbers
 _LINE_MAX = 4096
 _KEY_NODES_MAX = 64
+GETATTR = ("builtins.getattr", "__builtin__.getattr")
 
 
 class Stop(Exception):
@@ -123,6 +124,8 @@ class Machine:
             raise Malformed("a call without an argument tuple")
         path = func.path if isinstance(func, Global) else "?"
         self.result.calls.add(path)
+        if path in GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):
+            return self.see(args[0].module, f"{args[0].name}.{args[1]}", 0)  # how nested classes were pickled
         meaning = self.meanings.get(path)
         if meaning is not None and not kwargs:
             try:

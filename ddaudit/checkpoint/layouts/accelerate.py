@@ -98,6 +98,8 @@ def finish(made: Checkpoint) -> None:
 
 
 def _promise(reader: Reader, made: Checkpoint) -> None:
+    made.facts["homes"] = {"optimizer": "optimizer.bin", "schedule": "scheduler.bin", "sampler": "dl_state_dict.bin",
+                           "step": "custom_checkpoint_0.pkl", "model": "model.safetensors"}  # fmt: skip
     made.promises.update({"model": "required", "optimizer": "required", "sampler": "required", "scaler": "unsaved"})
     made.promise_notes["sampler"] = "accelerate saves a position only for stateful loaders (dl_state_dict.bin)"
     made.promise_notes["step"] = "accelerate counts micro-batches only; the step is in a registered object (custom_checkpoint_0.pkl)"

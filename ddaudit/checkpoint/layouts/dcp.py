@@ -149,17 +149,17 @@ def check_cover(made: Checkpoint, tensor: Tensor, boxes: list[tuple[tuple[int, .
     if found.malformed is not None or found.outside is not None:
         bad = boxes[found.malformed if found.malformed is not None else found.outside or 0]
         text = f"{name} {shape}: the chunk at {list(bad[0])} of size {list(bad[1])} does not lie inside the tensor"
-        made.fault("shard.out-of-bounds", text, tensor=name, key=str(list(bad[0])))
+        made.fault("shard.out-of-bounds", text, tensor=name, file=tensor.file, key=str(list(bad[0])))
     elif found.overlap is not None:
         one, two = (boxes[i] for i in found.overlap)
         text = f"{name} {shape}: the chunks at {list(one[0])} and {list(two[0])} overlap"
-        made.fault("shard.overlap", text, tensor=name, measured=found.volume, limit=found.size, unit="element")
+        made.fault("shard.overlap", text, tensor=name, file=tensor.file, measured=found.volume, limit=found.size, unit="element")
     elif found.volume < found.size:
         missing = found.size - found.volume
         text = f"{name} {shape}: chunks cover {found.volume:,} of {found.size:,} elements, the hole begins at {list(found.hole or ())}"
-        made.fault("shard.hole", text, tensor=name, measured=missing, limit=0, unit="element", key=str(list(found.hole or ())))
+        made.fault("shard.hole", text, tensor=name, file=tensor.file, measured=missing, limit=0, unit="element", key=str(list(found.hole or ())))
     elif found.unchecked:
-        made.fault("shard.unchecked", f"{name}: too many irregular chunks to test for overlaps", tensor=name)
+        made.fault("shard.unchecked", f"{name}: too many irregular chunks to test for overlaps", tensor=name, file=tensor.file)
 
 
 def _add_bytes(reader: Reader, name: str, places: dict[Any, Info]) -> None:

@@ -60,7 +60,8 @@ def locate(reader: Reader, item: Item) -> Span | None:
         )
         made.fault("shard.mismatch", text, **where)
         return None
-    return reader.tensor_of(ref, found, window, item.name, item.file, None).chunks[0].span() if ref.storage else None
+    chunks = reader.tensor_of(ref, found, window, item.name, item.file, None).chunks
+    return chunks[0].span() if chunks else None
 
 
 def _in_safetensors(reader: Reader, item: Item, window: Any) -> Span | None:

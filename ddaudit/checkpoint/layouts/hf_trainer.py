@@ -169,6 +169,8 @@ def _rng(reader: Reader) -> None:
 
 
 def _promise(made: Checkpoint, args: dict[str, Any], sharded: bool) -> None:
+    made.facts["homes"] = {"optimizer": "optimizer.pt", "schedule": "scheduler.pt", "step": STATE, "model": "model.safetensors",
+                           "rng": "rng_state_0.pth", "scaler": "scaler.pt"}  # fmt: skip
     made.promises.update({"model": "required", "optimizer": "required", "schedule": "required", "sampler": "recomputed"})
     made.promise_notes["sampler"] = "the Trainer recomputes the skip from global_step; world size and batch must stay"
     if args.get("ignore_data_skip") is True:

@@ -66,6 +66,7 @@ def finish(reader: Reader, backend: Any = None) -> None:
     _common_in_shards(made)
     _check_objects(made)
     _check_integrity(reader)
+    made.facts["homes"] = dict.fromkeys(("step", "schedule"), folder.full("common.pt"))
     made.promises.update({"sampler": "recomputed", "scaler": "unsaved"})
     made.promise_notes["sampler"] = "Megatron continues from consumed_train_samples"
 

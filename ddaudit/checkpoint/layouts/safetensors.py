@@ -8,7 +8,7 @@ from typing import Any
 from ddaudit.checkpoint.flatten import add_tree
 from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.layouts.dcp import check_cover
-from ddaudit.checkpoint.model import Chunk, Span, Tensor
+from ddaudit.checkpoint.model import Checkpoint, Chunk, Span, Tensor
 from ddaudit.checkpoint.reader import SAFETENSORS_DTYPES, Reader
 from ddaudit.evidence.checkpoint import Completion
 from ddaudit.inert import Malformed, read_json, unsafe_name
@@ -44,10 +44,22 @@ def read(reader: Reader, prefix: str = "model.", only: str | None = None) -> Non
     for name in _STATES:
         if name in folder and only is None:
             _read_state(reader, name)
+    if "sharded" in folder.folders() and only is None and not shards:
+        _check_sharded(reader)
     if indexes and not shards:
         made.completion = Completion(proven=True, proof=f"{indexes[0]} names {len(indexed)} files")
     elif names and not indexes:
         _check_numbers(reader, names)
+
+
+def _check_sharded(reader: Reader) -> None:
+    """The ranks' shards that a consolidating save leaves beside its result: their faults count, their tensors repeat."""
+    other = Checkpoint("shards")
+    sub = Reader(reader.folder.sub("sharded"), other, reader.level)
+    if any(_SHARD.match(n) for n in sub.folder.here()):
+        read(sub)
+        for fault in other.faults:
+            reader.made.fault(fault.kind, fault.text, **fault.model_dump(exclude={"kind", "text"}))
 
 
 def _read_state(reader: Reader, name: str) -> None:
@@ -147,6 +159,10 @@ def _check_numbers(reader: Reader, names: list[str]) -> None:
     if len({stem for stem, _ in groups}) < len(groups):
         counts = sorted(count for _, count in groups)
         made.fault("file.stale", f"files of two saves lie together: sets of {counts}", measured=len(groups), limit=1)
+    most = max(c for _, c in groups)
+    if most > 1 and all(stem == "model" for stem, _ in groups):
+        text = f"model{INDEX_SUFFIX} is missing: loaders find {most} shards by it"
+        made.fault("complete.marker-missing", text, file=f"model{INDEX_SUFFIX}")
     text = f"no index; file names count {max(c for _, c in groups)} files"
     made.completion = Completion(proven=True, proof=text)
 
@@ -157,7 +173,7 @@ def _read_dcp_shards(reader: Reader, names: list[str], prefix: str) -> None:
     There is no marker and no global shape: it is the largest extent seen, so a lost last shard only shows when the
     ranks' numbers or the regular chunking betray it.
     """
-    made, folder = reader.made, reader.folder
+    made = reader.made
     pieces: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], str, int, str, int]]] = {}
     ranks: dict[int, set[int]] = {}
     counts: set[int] = set()
@@ -182,7 +198,6 @@ def _read_dcp_shards(reader: Reader, names: list[str], prefix: str) -> None:
     made.completion = Completion(proven=proven, proof=proof)
     made.know("ranks", max(ranks), "shard file names")
     made.facts["dcp_writers"] = max(ranks)
-    assert folder is not None
 
 
 def _axes(parts: list[Any]) -> list[tuple[list[int], list[int]]]:
