@@ -1,6 +1,7 @@
 """Which Python names may stand in a checkpoint's pickles.
 
-An exact list of harmless names, then kinds: standard-library and torch names outside the list are refused, classes of other
+An exact list of harmless names, then kinds: standard-library and torch names outside the list are refused, classes
+of other
 packages are only named (loading needs their code), functions of other packages are refused.
 """
 
@@ -10,42 +11,98 @@ import sys
 
 from ddaudit.api import NameSeen
 
-_BUILTINS = {"set", "frozenset", "list", "dict", "tuple", "int", "float", "complex", "bytes", "bytearray", "str", "bool",
-             "slice", "range", "object", "getattr", "Ellipsis", "NotImplemented"}  # fmt: skip
+_BUILTINS = frozenset(
+    (
+        "set",
+        "frozenset",
+        "list",
+        "dict",
+        "tuple",
+        "int",
+        "float",
+        "complex",
+        "bytes",
+        "bytearray",
+        "str",
+        "bool",
+        "slice",
+        "range",
+        "object",
+        "getattr",
+        "Ellipsis",
+        "NotImplemented",
+    )
+)
 _TORCH_CLASSES = (
     "torch.nn.", "torch.optim.", "torch.distributed.", "torch.amp.", "torch.cuda.amp.", "torchvision.", "torch.ao.",
     "torch.utils.data.", "torch._C._", "torch.fx.",
 )  # fmt: skip
 _HARMLESS = {
-    "numpy.ndarray", "numpy.dtype", "numpy.random._pickle.__randomstate_ctor", "numpy.random._pickle.__bit_generator_ctor",
+    "numpy.ndarray", "numpy.dtype", "numpy.random._pickle.__randomstate_ctor",
+    "numpy.random._pickle.__bit_generator_ctor",
     "numpy.random._pickle.__generator_ctor", "numpy.random._mt19937.MT19937", "numpy.random._pcg64.PCG64",
     "torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer", "torch.ScriptObject",
     "torch._utils._rebuild_device_tensor_from_numpy", "torch._utils._rebuild_device_tensor_from_cpu_tensor",
-    "torch._utils._rebuild_sparse_tensor", "torch._utils._rebuild_sparse_csr_tensor", "torch._utils._rebuild_nested_tensor",
+    "torch._utils._rebuild_sparse_tensor", "torch._utils._rebuild_sparse_csr_tensor",
+    "torch._utils._rebuild_nested_tensor",
     "torch.storage._load_from_bytes", "torch.storage.TypedStorage", "torch.storage.UntypedStorage", "torch.Generator",
     "torch._C._distributed_c10d.ReduceOp", "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
     "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING", "torch.distributed.checkpoint.planner.WriteItemType",
     "torch.distributed.checkpoint.metadata.Metadata", "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
-    "torch.distributed.checkpoint.metadata.BytesStorageMetadata", "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+    "torch.distributed.checkpoint.metadata.BytesStorageMetadata",
+    "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
     "torch.distributed.checkpoint.metadata.MetadataIndex", "torch.distributed.checkpoint.filesystem._StorageInfo",
     "random.Random", "datetime.datetime", "datetime.timedelta", "datetime.timezone", "datetime.date", "uuid.UUID",
     "decimal.Decimal", "fractions.Fraction", "enum.Enum", "functools.partial_", "types.SimpleNamespace", "re._compile",
     "collections.OrderedDict", "collections.defaultdict", "operator.attrgetter_", "copyreg._reconstructor",
-    "copy_reg._reconstructor", "copyreg.__newobj__", "io.BytesIO", "array._array_reconstructor", "torch.jit._pickle.build_intlist",
+    "copy_reg._reconstructor", "copyreg.__newobj__", "io.BytesIO", "array._array_reconstructor",
+    "torch.jit._pickle.build_intlist",
     "torch._tensor._rebuild_from_type_v2", "torch.torch_version.TorchVersion", "string.Template_",
 }  # fmt: skip
 _PLAIN_MODULES = ("numpy.dtypes.",)
-_STDLIB = frozenset(sys.stdlib_module_names) | {"__builtin__", "copy_reg", "nt", "commands", "cPickle", "_io", "pip", "setuptools",
-                                                "pkg_resources", "distutils", "numpy", "torch", "sys"}  # fmt: skip
+_STDLIB = frozenset(sys.stdlib_module_names) | frozenset(
+    (
+        "__builtin__",
+        "copy_reg",
+        "nt",
+        "commands",
+        "cPickle",
+        "_io",
+        "pip",
+        "setuptools",
+        "pkg_resources",
+        "distutils",
+        "numpy",
+        "torch",
+    )
+)
 _ENUM_GETATTR = {"__builtin__.getattr", "builtins.getattr"}
 
 
 def _is_torch_value(path: str) -> bool:
     """torch.float32, torch.FloatStorage, torch.strided: attributes of torch that are types or constants."""
     name = path.removeprefix("torch.")
-    kinds = ("float", "int", "uint", "bfloat16", "complex", "bool", "half", "double", "long", "short", "qint", "quint", "bits")
+    kinds = (
+        "float",
+        "int",
+        "uint",
+        "bfloat16",
+        "complex",
+        "bool",
+        "half",
+        "double",
+        "long",
+        "short",
+        "qint",
+        "quint",
+        "bits",
+    )
     layouts = ("strided", "sparse_coo", "sparse_csr", "preserve_format", "contiguous_format", "channels_last")
-    return path.startswith("torch.") and "." not in name and (name.endswith("Storage") or name.startswith(kinds) or name in layouts)
+    return (
+        path.startswith("torch.")
+        and "." not in name
+        and (name.endswith("Storage") or name.startswith(kinds) or name in layouts)
+    )
 
 
 def _is_class(path: str) -> bool:
@@ -82,7 +139,8 @@ def _known_torch(path: str) -> bool:
 
 #: Packages whose classes belong in checkpoints that these frameworks write.
 _FRAMEWORKS = {
-    "accelerate", "transformers", "deepspeed", "megatron", "lightning", "pytorch_lightning", "lightning_fabric", "torchtitan",
+    "accelerate", "transformers", "deepspeed", "megatron", "lightning", "pytorch_lightning", "lightning_fabric",
+    "torchtitan",
     "composer", "nemo", "torchdata", "peft", "verl", "omegaconf", "torchmetrics", "bitsandbytes", "apex", "fairscale",
     "transformer_engine", "torchao", "streaming", "hydra", "nvidia_resiliency_ext", "optree",
 }  # fmt: skip

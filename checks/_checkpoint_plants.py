@@ -1,4 +1,4 @@
-"""Faults of the sample checkpoint that prove the checkpoint checks can fail; the twin is the same sample without one."""
+"""Faults of the sample checkpoint that prove the checkpoint checks can fail; the twin has none."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from ddaudit.api import Plant
 
 def _sample(name: str, fault: str, *expect: str) -> Plant:
     return Plant(
-        name=name, expect=tuple(f"checkpoint.{e}" for e in expect), probe="checkpoint",
-        params={"sample": "none"}, planted={"sample": fault},
-    )  # fmt: skip
+        name=name,
+        expect=tuple(f"checkpoint.{e}" for e in expect),
+        probe="checkpoint",
+        params={"sample": "none"},
+        planted={"sample": fault},
+    )
 
 
 incomplete_set = _sample("one rank's file is missing", "lost-rank", "complete.rank-file-missing")

@@ -1,4 +1,4 @@
-"""Step consensus. Counters differ in unit, and frameworks differ in convention, so equality is asked only after both."""
+"""Step consensus. Counters differ in unit and frameworks in convention, so equality is asked only after both."""
 
 from __future__ import annotations
 
@@ -23,9 +23,18 @@ def judge_steps(facts: CheckpointFacts) -> Iterator[Finding]:
         odd = Counter(s.value for s in main).most_common()[-1][0]
         one = next(s for s in main if s.value == odd)
         other = next(s for s in main if s.value != odd)
-        text = f"{one.name} is {one.value:g} but {other.name} is {other.value:g}: ranks or files come from different saves"
-        yield finding("step.rank-mismatch", text, where=_where(one), measured=one.value, limit=other.value, unit="update",
-                      limit_source=other.name)  # fmt: skip
+        text = (
+            f"{one.name} is {one.value:g} but {other.name} is {other.value:g}: ranks or files come from different saves"
+        )
+        yield finding(
+            "step.rank-mismatch",
+            text,
+            where=_where(one),
+            measured=one.value,
+            limit=other.value,
+            unit="update",
+            limit_source=other.name,
+        )
     step = Counter(s.value for s in main).most_common(1)[0][0]
     yield from _directory(facts, step, main[0])
     yield from _optimizer(facts, step)
@@ -48,15 +57,24 @@ def _missing(facts: CheckpointFacts) -> Finding:
 def _directory(facts: CheckpointFacts, step: float, main: StepValue) -> Iterator[Finding]:
     named = facts.facts.get("directory_step")
     slack = facts.facts.get("step_slack", 0)
-    ignored = facts.layout in ("accelerate", "lightning") or (facts.selected or facts.path).rstrip("/").endswith(("last.ckpt",))
+    ignored = facts.layout in ("accelerate", "lightning") or (facts.selected or facts.path).rstrip("/").endswith(
+        ("last.ckpt",)
+    )
     if named is None or ignored or main.unit != "update":
         return
     name = (facts.selected or facts.path).rstrip("/").rsplit("/", 1)[-1]
     explicit = any(word in name for word in ("step", "checkpoint-", "iter", "ba"))
     if explicit and abs(named - step) > slack:
         text = f"the name {name} says step {named}, {main.name} says {step:g}"
-        yield finding("step.directory-mismatch", text, where=_where(main), measured=step, limit=named, unit="update",
-                      limit_source="folder name")  # fmt: skip
+        yield finding(
+            "step.directory-mismatch",
+            text,
+            where=_where(main),
+            measured=step,
+            limit=named,
+            unit="update",
+            limit_source="folder name",
+        )
 
 
 def _optimizer(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
@@ -81,40 +99,53 @@ def _optimizer(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
         first = items[0]
         ranks = sorted({i.rank for i in items if i.rank is not None})
         place = f" (rank {', '.join(map(str, ranks[:8]))})" if ranks else ""
-        text = f"optimizer step {value:g} for {len(items)} of {len(steps)} entries{place}, the checkpoint's step is {step:g}"
-        yield finding("step.optimizer-mismatch", text, where=_where(first), measured=value, limit=wanted, unit="update",
-                      limit_source="global step minus skipped updates")  # fmt: skip
+        text = (
+            f"optimizer step {value:g} for {len(items)} of {len(steps)} "
+            f"entries{place}, the checkpoint's step is {step:g}"
+        )
+        yield finding(
+            "step.optimizer-mismatch",
+            text,
+            where=_where(first),
+            measured=value,
+            limit=wanted,
+            unit="update",
+            limit_source="global step minus skipped updates",
+        )
 
 
 def _others(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
     """Schedules, micro-batches, samples: each in its own unit."""
-    world, done = facts.world, set()
+    done: set[tuple[str, float, str]] = set()
     for item in facts.steps:
         twice = any(p.name == item.name or item.name.endswith(p.name) for p in facts.positions)
         if item.main or item.tensor_of is not None or item.lag[1] > _UNBOUNDED or twice:
             continue
-        kind, wanted = "step.schedule-mismatch", [step]
-        if item.unit == "sample":
-            kind, wanted = "step.samples-mismatch", _samples(facts, step)
-        elif item.unit == "micro-batch":
-            kind, wanted = "step.loop-mismatch", [step * world.accumulation] if world.accumulation else []
-        elif item.unit == "process-update":
-            ranks = world.ranks or world.dp
-            wanted = [step, *([step * ranks] if ranks else [])]
-            if item.value and item.value % step == 0 and not ranks:
-                wanted.append(item.value)
-        elif item.unit != "update":
-            continue
-        if "loop" in item.name:
-            kind = "step.loop-mismatch"
-        low, high = item.lag
-        near = [w for w in wanted if w + low <= item.value <= w + high or w - facts.skipped_updates + low <= item.value <= w + high]
+        kind, wanted = _wanted(facts, item, step)
+        (low, high), skipped = item.lag, facts.skipped_updates
+        near = any(w - skipped + low <= item.value <= w + high for w in wanted)
         key = (kind, item.value, item.name.rsplit(".", 1)[-1])
         if wanted and not near and key not in done:
             done.add(key)
-            text = f"{item.name} is {item.value:g}; at step {step:g} it should be {' or '.join(f'{w:g}' for w in wanted)}"
+            right = " or ".join(f"{w:g}" for w in wanted)
+            text = f"{item.name} is {item.value:g}; at step {step:g} it should be {right}"
             yield finding(kind, text, where=_where(item), measured=item.value, limit=wanted[0], unit=item.unit,
                           limit_source=f"step {step:g} in the counter's own unit")  # fmt: skip
+
+
+def _wanted(facts: CheckpointFacts, item: StepValue, step: float) -> tuple[str, list[float]]:
+    """(kind of fault, values that are right at ``step``) for one counter; no values where nothing can be said."""
+    world = facts.world
+    if item.unit == "sample":
+        return "step.samples-mismatch", _samples(facts, step)
+    if item.unit == "micro-batch":
+        return "step.loop-mismatch", [step * world.accumulation] if world.accumulation else []
+    if item.unit == "process-update":
+        ranks = world.ranks or world.dp
+        whole = item.value if step and not item.value % step and not ranks else None
+        return "step.schedule-mismatch", [n for n in (step, step * ranks if ranks else None, whole) if n is not None]
+    kind = "step.loop-mismatch" if "loop" in item.name else "step.schedule-mismatch"
+    return kind, [step] if item.unit == "update" else []
 
 
 def _samples(facts: CheckpointFacts, step: float) -> list[float]:

@@ -1,4 +1,5 @@
-"""Is a checkpoint complete, intact and what its files say it is? (What it means for resuming: ``checkpoint_resume.py``.)"""
+"""Is a checkpoint complete, intact and what its files say it is? (What it means for resuming:
+``checkpoint_resume.py``.)"""
 
 from __future__ import annotations
 
@@ -43,9 +44,15 @@ def structure(facts: CheckpointFacts) -> Iterator[Finding]:
     found = list(faults(facts, "structure"))
     yield from found
     if facts.faults_left_out:
-        yield ok(f"{facts.faults_left_out} more anomalies of the same kinds are not listed", measured=facts.faults_left_out)
+        yield ok(
+            f"{facts.faults_left_out} more anomalies of the same kinds are not listed", measured=facts.faults_left_out
+        )
     if facts.tensors and not any(f.bad for f in found):
-        yield ok(f"{facts.tensors:,} tensors in {facts.files:,} files fit their descriptions", measured=facts.tensors, unit="tensor")
+        yield ok(
+            f"{facts.tensors:,} tensors in {facts.files:,} files fit their descriptions",
+            measured=facts.tensors,
+            unit="tensor",
+        )
 
 
 @check("checkpoint.integrity", question="checkpoint", plant=damaged_byte,
@@ -59,7 +66,11 @@ def integrity(facts: CheckpointFacts) -> Iterator[Finding]:
         if facts.crcs_checked:
             yield ok(f"{facts.crcs_checked:,} checksums match", measured=facts.crcs_checked, unit="checksum")
         elif facts.tensors:
-            yield ok("this format records no checksums: only a manifest can tell whether bytes changed", measured=0, unit="checksum")
+            yield ok(
+                "this format records no checksums: only a manifest can tell whether bytes changed",
+                measured=0,
+                unit="checksum",
+            )
 
 
 @check("checkpoint.values", question="checkpoint", plant=not_a_number,
@@ -70,7 +81,13 @@ def values(facts: CheckpointFacts) -> Iterator[Finding]:
     found = list(faults(facts, "values"))
     yield from found
     if facts.level == "full" and facts.tensors_scanned and not found:
-        yield ok(f"{facts.tensors_scanned:,} tensors are finite", measured=0, unit="element", limit=0, limit_source="definition")
+        yield ok(
+            f"{facts.tensors_scanned:,} tensors are finite",
+            measured=0,
+            unit="element",
+            limit=0,
+            limit_source="definition",
+        )
 
 
 @check("checkpoint.weights", question="checkpoint", plant=mixed_prefix,
@@ -105,7 +122,9 @@ def pointer(facts: CheckpointFacts) -> Iterator[Finding]:
             found.append(finding("pointer.dangling", text, where=where))
         elif newest is not None and item.step is not None and (newest.step or 0) > item.step:
             text = f"{item.file} names step {item.step}, but {newest.name} is complete and newer"
-            found.append(finding("pointer.stale", text, where=where, measured=item.step, limit=newest.step, unit="update"))
+            found.append(
+                finding("pointer.stale", text, where=where, measured=item.step, limit=newest.step, unit="update")
+            )
     broken = [s for s in facts.siblings if s.complete is False and s.step is not None and s.name != facts.selected]
     for sibling in broken:
         if newest is not None and (sibling.step or 0) > (newest.step or 0):
@@ -130,14 +149,24 @@ def _order(facts: CheckpointFacts) -> list[Finding]:
         return []
     hours = ((by_time[1] or 0.0) - (by_step[1] or 0.0)) / 3600
     text = f"{by_step[2]} has the highest step, but {by_time[2]} is {hours:.0f} h newer: leftovers of another run?"
-    return [finding("pointer.order", text, where=Where(file=by_step[2], step=by_step[0]), measured=round(hours, 1), limit=1, unit="h")]
+    return [
+        finding(
+            "pointer.order",
+            text,
+            where=Where(file=by_step[2], step=by_step[0]),
+            measured=round(hours, 1),
+            limit=1,
+            unit="h",
+        )
+    ]
 
 
 @check("checkpoint.security", question="checkpoint", plant=payload,
        asks="Would loading the checkpoint run code, or read files outside it?")  # fmt: skip
 @spoken("security: nothing to ask of this checkpoint")
 def security(facts: CheckpointFacts) -> Iterator[Finding]:
-    """Names in pickles against an exact list; links and paths out of the folder; archives that lie about their members."""
+    """Names in pickles against an exact list; links and paths out of the folder; archives that lie about their
+    members."""
     from ._checkpoint_names import judge_name
 
     found = list(faults(facts, "security"))
@@ -147,5 +176,7 @@ def security(facts: CheckpointFacts) -> Iterator[Finding]:
             found.append(finding(kind, text, where=Where(file=seen.file, key=seen.path[:200])))
     yield from found
     if not found:
-        yield ok(f"{len(facts.names)} names in pickles, all known to be harmless", measured=len(facts.names), unit="name")
+        yield ok(
+            f"{len(facts.names)} names in pickles, all known to be harmless", measured=len(facts.names), unit="name"
+        )
     assert meaning_of("security.code").word == "SECURITY"

@@ -1,4 +1,4 @@
-"""Can training continue from a checkpoint, at the right step, with every optimizer shard, at the right data position?"""
+"""Can training continue: at the right step, with every optimizer shard, at the right data position?"""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ def _resumable(facts: CheckpointFacts) -> bool:
     return facts.purpose == "training"
 
 
-@check("checkpoint.optimizer", question="checkpoint", plant=lost_optimizer,
-       asks="Does every parameter have its optimizer state, whole and of the right shape?")  # fmt: skip
+@check(
+    "checkpoint.optimizer",
+    question="checkpoint",
+    plant=lost_optimizer,
+    asks="Does every parameter have its optimizer state, whole and of the right shape?",
+)
 @spoken("optimizer: nothing to ask of this checkpoint")
 def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
     """Coverage by name or by number, shapes, dtypes, aliases, master weights against weights, every rank's shard."""
@@ -36,12 +40,21 @@ def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
     elif "optimizer" in config.get("verl_missing", ()):
         yield finding("optimizer.absent", "no optim_* files", where=Where(file=home(facts, "optimizer"), key="optim"))
     elif not found and measured is not None:
-        yield ok(f"{measured.covered:,} parameters have {', '.join(measured.moments) or 'state'}",
-                 measured=measured.covered, unit="parameter", limit=measured.declared, limit_source="param_groups")  # fmt: skip
+        yield ok(
+            f"{measured.covered:,} parameters have {', '.join(measured.moments) or 'state'}",
+            measured=measured.covered,
+            unit="parameter",
+            limit=measured.declared,
+            limit_source="param_groups",
+        )
 
 
-@check("checkpoint.step", question="checkpoint", plant=old_optimizer,
-       asks="Do all counters agree on one step, after their units are taken into account?")  # fmt: skip
+@check(
+    "checkpoint.step",
+    question="checkpoint",
+    plant=old_optimizer,
+    asks="Do all counters agree on one step, after their units are taken into account?",
+)
 @spoken("step: nothing to ask of this checkpoint")
 def step(facts: CheckpointFacts) -> Iterator[Finding]:
     """Step consensus: loader's step, per-parameter optimizer steps, schedule, samples, folder name, every rank."""
@@ -54,12 +67,21 @@ def step(facts: CheckpointFacts) -> Iterator[Finding]:
     main = [s for s in facts.steps if s.main]
     if main and not any(f.bad for f in (*found, *judged)):
         number = len([s for s in facts.steps if s.tensor_of])
-        yield ok(f"step {main[0].value:g} ({main[0].name}); {number} optimizer steps agree",
-                 measured=main[0].value, unit="update", limit=main[0].value, limit_source=main[0].name)  # fmt: skip
+        yield ok(
+            f"step {main[0].value:g} ({main[0].name}); {number} optimizer steps agree",
+            measured=main[0].value,
+            unit="update",
+            limit=main[0].value,
+            limit_source=main[0].name,
+        )
 
 
-@check("checkpoint.sampler", question="checkpoint", plant=lost_sampler,
-       asks="Is the data position stored, for every rank, and does it fit the step?")  # fmt: skip
+@check(
+    "checkpoint.sampler",
+    question="checkpoint",
+    plant=lost_sampler,
+    asks="Is the data position stored, for every rank, and does it fit the step?",
+)
 @spoken("sampler: nothing to ask of this checkpoint")
 def sampler(facts: CheckpointFacts) -> Iterator[Finding]:
     """Position arithmetic with the number of samples that would be repeated or lost, also for another world size."""
@@ -70,13 +92,16 @@ def sampler(facts: CheckpointFacts) -> Iterator[Finding]:
     judged = list(judge_positions(facts))
     yield from judged
     area = facts.area("sampler")
-    if area is not None and not any(f.bad for f in (*found, *judged)) and not any(f.status.value == "PASS" for f in judged):
+    if (
+        area is not None
+        and not any(f.bad for f in (*found, *judged))
+        and not any(f.status.value == "PASS" for f in judged)
+    ):
         note = area.note or "stored and consistent with the step"
         yield ok(f"data position: {note}", measured=len(facts.positions), unit="position")
 
 
-@check("checkpoint.schedule", question="checkpoint", plant=lost_schedule,
-       asks="Is the learning-rate schedule stored?")  # fmt: skip
+@check("checkpoint.schedule", question="checkpoint", plant=lost_schedule, asks="Is the learning-rate schedule stored?")
 @spoken("schedule: nothing to ask of this checkpoint")
 def schedule(facts: CheckpointFacts) -> Iterator[Finding]:
     """Without it the schedule restarts, or depends on the script rebuilding it from the step."""
@@ -90,17 +115,21 @@ def schedule(facts: CheckpointFacts) -> Iterator[Finding]:
     elif area.promise == "unsaved":
         yield finding("schedule.unsaved", f"no schedule state: {area.note}", where=where)
     elif area.promise == "required" or facts.rich:
-        yield finding("schedule.missing", f"no schedule state is in {home(facts, 'schedule')}: the learning rate would restart", where=where)
+        yield finding(
+            "schedule.missing",
+            f"no schedule state is in {home(facts, 'schedule')}: the learning rate would restart",
+            where=where,
+        )
     else:
         text = "no schedule state: the script saves model, optimizer and step only"
         yield finding("schedule.unsaved", text, where=where)
 
 
-@check("checkpoint.rng", question="checkpoint", plant=lost_rank_rng,
-       asks="Is the random state of every rank stored?")  # fmt: skip
+@check("checkpoint.rng", question="checkpoint", plant=lost_rank_rng, asks="Is the random state of every rank stored?")
 @spoken("rng: nothing to ask of this checkpoint")
 def rng(facts: CheckpointFacts) -> Iterator[Finding]:
-    """Its absence makes a resume not reproducible; many frameworks never save it, which is said, not held against them."""
+    """Its absence makes a resume not reproducible; many frameworks never save it, which is said, not held against
+    them."""
     found = list(faults(facts, "rng"))
     yield from found
     area = facts.area("rng")
@@ -114,8 +143,9 @@ def rng(facts: CheckpointFacts) -> Iterator[Finding]:
         yield finding("rng.missing", text, where=Where(file=home(facts, "rng"), key="rng"))
 
 
-@check("checkpoint.scaler", question="checkpoint", plant=lost_scaler,
-       asks="Is the loss scale stored where fp16 needs it?")  # fmt: skip
+@check(
+    "checkpoint.scaler", question="checkpoint", plant=lost_scaler, asks="Is the loss scale stored where fp16 needs it?"
+)
 @spoken("scaler: nothing to ask of this checkpoint")
 def scaler(facts: CheckpointFacts) -> Iterator[Finding]:
     """Only fp16 runs have one; a restart at the default scale of 65,536 overflows for some steps."""

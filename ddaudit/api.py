@@ -29,6 +29,7 @@ from ddaudit.plants import Plant
 from ddaudit.registry import NoParams, check, probe
 
 __all__ = [
+    "SERIES",
     "Array",
     "ArrayEvidence",
     "CheckpointDiff",
@@ -54,7 +55,6 @@ __all__ = [
     "RankOutcome",
     "RankPlace",
     "Remedy",
-    "SERIES",
     "Severity",
     "Status",
     "StepValue",

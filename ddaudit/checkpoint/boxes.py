@@ -15,7 +15,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(slots=True)
 class Cover:
-    """``volume`` of ``size`` elements are covered. ``outside``, ``overlap`` and ``hole`` name the first case of each."""
+    """``volume`` of ``size`` elements are covered. ``outside``, ``overlap``, ``hole``: the first case of each."""
 
     size: int
     volume: int

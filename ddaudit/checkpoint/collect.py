@@ -35,7 +35,7 @@ class Collected:
 
 @dataclass(slots=True)
 class Options:
-    """How to collect. ``target`` is the layout of the job that will resume; ``job`` holds facts the checkpoint lacks."""
+    """How to collect. ``target`` is the layout of the job that will resume; ``job`` adds facts about its batch."""
 
     level: Level = "full"
     jobs: int = 1
@@ -63,16 +63,18 @@ def collect(path: str, options: Options | None = None) -> Collected:
         made.layout = getattr(choice.candidate.layout, "NAME", "file" if choice.candidate.file else "unknown")
     reader = Reader(choice.candidate.folder, made, options.level)
     made.layout = roots.read(reader, choice.candidate)
+    ranks.check_parts(made)
     finishing.finish(reader, made)
     read_scalars(made, folder)
     if made.layout == accelerate.NAME:
         accelerate.finish(made)
     areas = harvest(made)
     ranks.check_families(made)
-    ranks.check_parts(made)
     ranks.check_rng(made)
     optimizer = optimizer_facts(made)
-    scans, read, crcs = _full(made, folder, options, choice.candidate.folder.prefix) if options.level == "full" else ({}, 0, 0)
+    scans, read, crcs = (
+        _full(made, folder, options, choice.candidate.folder.prefix) if options.level == "full" else ({}, 0, 0)
+    )
     _note_listing(made, folder, choice)
     values.check_weights(made, scans)
     facts = _facts(path, made, folder, choice, areas, options)
@@ -81,8 +83,15 @@ def collect(path: str, options: Options | None = None) -> Collected:
 
 
 def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tuple[dict[str, TensorScan], int, int]:
-    run = FullPass(made, folder, jobs=options.jobs, digest=options.digest, progress=options.progress,
-                   known=options.known, done=options.done)  # fmt: skip
+    run = FullPass(
+        made,
+        folder,
+        jobs=options.jobs,
+        digest=options.digest,
+        progress=options.progress,
+        known=options.known,
+        done=options.done,
+    )
     result = run.run()
     for name in run.changed():
         made.fault("file.changed", f"{name} was modified while it was read: a job may still be writing", file=name)
@@ -103,7 +112,9 @@ def _note_listing(made: Checkpoint, folder: Folder, choice: roots.Choice) -> Non
         made.fault("file.too-many", "the folder has more files than are looked at")
     prefix = choice.candidate.folder.prefix
     if choice.candidate.file is None:
-        for name in sorted(n for n in listing.sizes if n.startswith(prefix) and is_temporary(n) and not n.endswith(".metadata.tmp")):
+        for name in sorted(
+            n for n in listing.sizes if n.startswith(prefix) and is_temporary(n) and not n.endswith(".metadata.tmp")
+        ):
             made.fault("file.temporary", f"{name} is left over from an interrupted save", file=name)
         tag = prefix.rstrip("/")
         marks = [n for n in (*listing.sizes, *listing.folders) if n.endswith("-unfinished")]
@@ -118,7 +129,7 @@ def _note_listing(made: Checkpoint, folder: Folder, choice: roots.Choice) -> Non
 
 def _facts(
     path: str, made: Checkpoint, folder: Folder, choice: roots.Choice, areas: tuple[Area, ...], options: Options
-) -> CheckpointFacts:  # fmt: skip
+) -> CheckpointFacts:
     world = {k: v for k, (v, _) in made.world.items() if k in World.model_fields}
     sources = {k: s for k, (_, s) in made.world.items()}
     selected = choice.candidate.name or None
@@ -138,24 +149,44 @@ def _facts(
         areas=areas,
         steps=tuple(made.steps[:20_000]),
         positions=tuple(made.positions[:20_000]),
-        pointers=tuple([*choice.pointers, *made.pointers]),
+        pointers=(*choice.pointers, *made.pointers),
         siblings=tuple(choice.siblings),
         faults=tuple(made.faults),
         faults_left_out=sum(made.left_out.values()) - len(made.faults),
-        names=tuple(NameSeen(path=p[:1000], called=c, file=f, count=n, known=p in TORCH) for p, (c, f, n) in sorted(made.names.items())),
+        names=tuple(
+            NameSeen(path=p[:1000], called=c, file=f, count=n, known=p in TORCH)
+            for p, (c, f, n) in sorted(made.names.items())
+        ),
         skipped_updates=made.skipped_updates,
         updates_per_epoch=round(per_epoch) if per_epoch else None,
         files=len(names),
         bytes=sum(mine.size(n) for n in names if n in mine),
         tensors=len(made.tensors),
         target=options.target,
-        facts={"directory_step": step, "step_slack": made.facts.get("directory_step_slack", 0),
-               **{k: v for k, v in made.facts.items() if k in _KEPT}},
-    )  # fmt: skip
+        facts=_kept(made, step),
+    )
 
 
-_KEPT = ("micro_batches", "batches_in_epoch", "lightning", "lightning_missing", "fp16", "config", "dcp_writers",
-         "optimizers", "bf16", "verl_missing", "sample_in_epoch", "accelerate_ranks")  # fmt: skip
+def _kept(made: Checkpoint, step: int | None) -> dict[str, Any]:
+    """The layout's own facts that checks look at."""
+    own = {k: v for k, v in made.facts.items() if k in _KEPT}
+    return {"directory_step": step, "step_slack": made.facts.get("directory_step_slack", 0), **own}
+
+
+_KEPT = (
+    "micro_batches",
+    "batches_in_epoch",
+    "lightning",
+    "lightning_missing",
+    "fp16",
+    "config",
+    "dcp_writers",
+    "optimizers",
+    "bf16",
+    "verl_missing",
+    "sample_in_epoch",
+    "accelerate_ranks",
+)
 
 
 def _purpose(made: Checkpoint, areas: tuple[Area, ...]) -> Any:

@@ -15,8 +15,18 @@ from ddaudit.evidence.checkpoint import CheckpointDiff, Difference
 from ddaudit.inert import Malformed
 
 _SHOWN = 1000
-_RUIN = ("file.truncated", "file.empty", "file.malformed", "file.zeros", "file.unreadable", "container.pickle", "complete.",
-         "shard.", "tensor.", "safetensors.")  # fmt: skip
+_RUIN = (
+    "file.truncated",
+    "file.empty",
+    "file.malformed",
+    "file.zeros",
+    "file.unreadable",
+    "container.pickle",
+    "complete.",
+    "shard.",
+    "tensor.",
+    "safetensors.",
+)
 
 
 def compare_paths(a: str, b: str, jobs: int = 1, progress: Progress | None = None) -> CheckpointDiff:
@@ -51,7 +61,9 @@ def compare(a: Collected, b: Collected) -> CheckpointDiff:
 def _why_not(collected: Collected, identity: Identity) -> str:
     """Why a checkpoint cannot be compared; "" when it can."""
     path = collected.facts.path
-    ruin = next((f for f in collected.facts.faults if f.kind.startswith(_RUIN) and f.kind != "complete.optional-missing"), None)
+    ruin = next(
+        (f for f in collected.facts.faults if f.kind.startswith(_RUIN) and f.kind != "complete.optional-missing"), None
+    )
     if not identity.tensors and not identity.values:
         return f"{path}: {ruin.text if ruin is not None else 'nothing in it was understood'}"
     unread = [n for n, t in identity.tensors.items() if t.digest is None and t.dtype != "?"]
@@ -84,7 +96,9 @@ def _only(mine: Identity, other: Identity, ignored: set[str]) -> list[str]:
         tensor = mine.tensors.get(name)
         if is_rng(name):
             ignored.add(f"{name}: random state of a rank that only one of them has")
-        elif tensor is not None and tensor.digest in held and name.startswith("model.") and _is_alias(name, tensor, mine):
+        elif (
+            tensor is not None and tensor.digest in held and name.startswith("model.") and _is_alias(name, tensor, mine)
+        ):
             ignored.add(f"{name}: a tied alias of a tensor that both have")
         elif tensor is None and mine.values.get(name) in (None, {}, []):
             ignored.add(f"{name}: empty")
@@ -140,7 +154,9 @@ def _locate(difference: Difference, a: Collected, b: Collected, one: TensorId, t
         return difference
     try:
         at = _first_difference(
-            _from(blocks(left, a.folder._open), tile * TILE_BYTES), _from(blocks(right, b.folder._open), tile * TILE_BYTES))  # fmt: skip
+            _from(blocks(left, a.folder._open), tile * TILE_BYTES),
+            _from(blocks(right, b.folder._open), tile * TILE_BYTES),
+        )
     except (Unreadable, Malformed, OSError):
         return difference
     if at is None:

@@ -21,7 +21,8 @@ _SCALARS = (int, float, str, bool, type(None), complex)
 
 
 def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted name, leaf). Records and objects count as mappings of their attributes; shared parts are walked again,
+    """Yields (dotted name, leaf). Records and objects count as mappings of their attributes; shared parts are walked
+    again,
     up to ``MAX_NODES`` in all, and a cycle ends at ``MAX_DEPTH``."""
     todo: list[tuple[str, Any, int]] = [(prefix, value, 0)]
     seen = 0
@@ -83,7 +84,9 @@ def add_tree(reader: Reader, value: Any, found: TorchFile | None, source: Source
 
 
 def _packed(leaf: bytes) -> bool:
-    return leaf[:4] == b"PK\x03\x04" or (leaf[:1] == b"\x80" and 2 <= leaf[1:2].ljust(1, b"\0")[0] <= 5 and leaf[-1:] == b".")
+    return leaf[:4] == b"PK\x03\x04" or (
+        leaf[:1] == b"\x80" and 2 <= leaf[1:2].ljust(1, b"\0")[0] <= 5 and leaf[-1:] == b"."
+    )
 
 
 def _add_packed(reader: Reader, leaf: bytes, name: str, file: str, rank: int | None, nested: int) -> None:
@@ -102,8 +105,11 @@ def _add_packed(reader: Reader, leaf: bytes, name: str, file: str, rank: int | N
         reader.made.fault("container.pickle", f"{file} ({name}): {error}", file=file, key=name)
 
 
-def _add_inner(reader: Reader, name: str, part: Any, found: TorchFile, raw: bytes, file: str, rank: int | None, nested: int) -> None:
-    """A leaf of an archive that itself lay in bytes: tensors have no place of their own in the file, so keep the raw bytes."""
+def _add_inner(
+    reader: Reader, name: str, part: Any, found: TorchFile, raw: bytes, file: str, rank: int | None, nested: int
+) -> None:
+    """A leaf of an archive that itself lay in bytes: tensors have no place of their own in the file, so keep the raw
+    bytes."""
     if isinstance(part, bytes) and _packed(part) and nested < MAX_NESTED:
         _add_packed(reader, part, name, file, rank, nested + 1)
     elif isinstance(part, TensorRef):

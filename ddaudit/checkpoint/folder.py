@@ -39,7 +39,9 @@ class Folder:
         self._opened: dict[str, Source] = {} if opened is None else opened
 
     def sub(self, name: str) -> Folder:
-        return Folder(self.root, self.listing, self.prefix + name.strip("/") + "/" if name else self.prefix, self._opened)
+        return Folder(
+            self.root, self.listing, self.prefix + name.strip("/") + "/" if name else self.prefix, self._opened
+        )
 
     @property
     def name(self) -> str:
@@ -209,7 +211,7 @@ def _note(listing: Listing, root: Path, entry: os.DirEntry[str], name: str) -> N
 
 
 def _open_remote(url: str) -> tuple[Folder, str | None]:
-    import fsspec
+    import fsspec  # type: ignore[import-untyped]
 
     try:
         system, base = fsspec.core.url_to_fs(url)

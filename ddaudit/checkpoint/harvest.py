@@ -13,22 +13,51 @@ from ddaudit.evidence.checkpoint import AREAS, Area, Position, StepValue
 
 #: Names of the number from which a loader continues, best first.
 MAIN = (
-    "global_step", "global_steps", "iteration", "train_step", "trainer_step", "num_updates", "completed_steps", "step", "steps",
+    "global_step", "global_steps", "iteration", "train_step", "trainer_step", "num_updates", "completed_steps",
+    "step", "steps",
     "current_step", "current_iteration", "update", "updates", "iter", "total_steps_done", "batch",
 )  # fmt: skip
-_SAMPLES = ("samples_seen", "consumed_train_samples", "global_samples", "consumed_samples", "num_samples_seen", "train_samples")
+_SAMPLES = (
+    "samples_seen",
+    "consumed_train_samples",
+    "global_samples",
+    "consumed_samples",
+    "num_samples_seen",
+    "train_samples",
+)
 
 #: Last word of a name -> fact about the job's layout.
 _WORLD = {
     "world_size": "ranks", "dp_world_size": "dp", "data_parallel_size": "dp", "num_replicas": "dp",
     "tensor_model_parallel_size": "tp", "mp_world_size": "mp", "pipeline_model_parallel_size": "pp",
-    "expert_model_parallel_size": "ep", "micro_batch_size": "micro_batch", "train_micro_batch_size_per_gpu": "micro_batch",
+    "expert_model_parallel_size": "ep", "micro_batch_size": "micro_batch", "train_micro_batch_size_per_gpu":
+    "micro_batch",
     "per_device_train_batch_size": "micro_batch", "batch_size": "micro_batch", "grad_accum_steps": "accumulation",
-    "gradient_accumulation_steps": "accumulation", "accumulate_grad_batches": "accumulation", "grad_accum": "accumulation",
-    "global_batch_size": "global_batch", "dataset_size": "dataset", "dataset_length": "dataset", "num_samples": "dataset",
+    "gradient_accumulation_steps": "accumulation", "accumulate_grad_batches": "accumulation", "grad_accum":
+    "accumulation",
+    "global_batch_size": "global_batch", "dataset_size": "dataset", "dataset_length": "dataset", "num_samples":
+    "dataset",
 }  # fmt: skip
-_SAMPLE_KEYS = ("samples_yielded", "next_index", "yielded", "start_index", "sample_in_epoch", "position", "index", "offset", "samples")
-_BATCH_KEYS = ("_num_yielded", "_sampler_iter_yielded", "batch_idx", "batches_yielded", "batch_index", "batches_seen", "num_yielded")
+_SAMPLE_KEYS = (
+    "samples_yielded",
+    "next_index",
+    "yielded",
+    "start_index",
+    "sample_in_epoch",
+    "position",
+    "index",
+    "offset",
+    "samples",
+)
+_BATCH_KEYS = (
+    "_num_yielded",
+    "_sampler_iter_yielded",
+    "batch_idx",
+    "batches_yielded",
+    "batch_index",
+    "batches_seen",
+    "num_yielded",
+)
 _GLOBAL_KEYS = ("consumed_samples", "consumed_train_samples", "global_index", "global_samples")
 
 
@@ -136,7 +165,9 @@ def _step_value(made: Checkpoint, value: Value, parts: list[str], number: float,
         owner = ".".join(p for p in parts if p not in ("step", "optimizer", "optim", "state"))
         return StepValue(**where, unit="update", tensor_of=owner or "?")
     if area == "schedule" and parts[-1] == "last_epoch":
-        return StepValue(**where, unit=made.facts.get("schedule_unit", "update"), lag=made.facts.get("schedule_lag", (0, 0)))
+        return StepValue(
+            **where, unit=made.facts.get("schedule_unit", "update"), lag=made.facts.get("schedule_lag", (0, 0))
+        )
     if area == "schedule" and parts[-1] == "last_batch_iteration":
         return StepValue(**where, unit="update", lag=(-1, 0))
     if area == "schedule" and parts[-1] == "num_steps":
@@ -186,7 +217,11 @@ def _position(head: str, members: dict[str, Value]) -> Position | None:
     match = re.search(r"rank_?(\d+)", head)
     return Position(
         name=head,
-        scope="global" if whole is not None else "unknown" if samples is not None and "samples_yielded" not in last else "rank",
+        scope="global"
+        if whole is not None
+        else "unknown"
+        if samples is not None and "samples_yielded" not in last
+        else "rank",
         samples=samples,
         batches=batches,
         epoch=epoch,

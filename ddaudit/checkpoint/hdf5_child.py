@@ -60,7 +60,8 @@ def _walk(file: Any, made: dict[str, Any], level: str, *, packed: bool) -> None:
     """Visits hard links only; soft links stay inside but repeat, external ones are refused. No recursion, no cycles."""
     import h5py
 
-    todo, seen = [("", file)], set()
+    todo: list[tuple[str, Any]] = [("", file)]
+    seen: set[int] = set()
     while todo:
         path, group = todo.pop()
         _attributes(path, group, made)
@@ -101,7 +102,13 @@ def _plain(value: Any) -> Any:
         return value.decode("utf-8", "replace")
     if hasattr(value, "tolist"):
         value = value.tolist()
-        return [_plain(v) for v in value] if isinstance(value, list) else _plain(value) if isinstance(value, bytes) else _finite(value)
+        return (
+            [_plain(v) for v in value]
+            if isinstance(value, list)
+            else _plain(value)
+            if isinstance(value, bytes)
+            else _finite(value)
+        )
     return _finite(value)
 
 

@@ -1,4 +1,5 @@
-"""What makes two checkpoints the same: canonical names, canonical digests, and what is left out of the comparison, with why."""
+"""What makes two checkpoints the same: canonical names, canonical digests, and what is left out of the comparison,
+with why."""
 
 from __future__ import annotations
 
@@ -16,13 +17,15 @@ VOLATILE: tuple[tuple[str, str], ...] = (
     (r"(^|\.)(save_id|checkpoint_id|load_id|uuid|run_id)$", "an identifier of the save"),
     (r"(^|\.)(output_dir|dirpath|best_model_path|last_model_path|kth_best_model_path|checkpoint_dir|save_dir|logging_dir|"
      r"resume_from_checkpoint|_name_or_path)$", "a path of the machine that saved"),
-    (r"(^|\.)(ds_version|transformers_version|torch_version|pytorch-lightning_version|composer_version)$", "a library version"),
+    (r"(^|\.)(ds_version|transformers_version|torch_version|pytorch-lightning_version|composer_version)$",
+     "a library version"),
     (r"(^|\.)(world_size|dp_world_size|mp_world_size|data_parallel_size|tensor_model_parallel_size|num_replicas|"
      r"pipeline_model_parallel_size|context_parallel_size|expert_model_parallel_size|local_rank|rank|node_rank)$",
      "describes the job's layout"),
     (r"^(optimizer\.dp\d+mp\d+|loss_scaler\.dp\d+mp\d+|mp\d+\.dp\d+|dp\d+|optimizer\.universal)\.", "one rank's copy"),
     (r"(^|\.)(checkpoint_parallel_dimensions|zero_stage|partition_count)(\.|$)", "describes the sharding"),
-    (r"^(args|state\.metadata)\.", "arguments of the run"),
+    (r"^(mp_rank_\d+(_\d+)*\.)?args\.(?!consumed|iteration|lr$|seed$)", "an argument of the run, not its state"),
+    (r"^state\.metadata\.", "describes the job"),
 )  # fmt: skip
 _VOLATILE = [(re.compile(pattern), why) for pattern, why in VOLATILE]
 

@@ -28,12 +28,17 @@ def manifest_of(collected: Collected) -> dict[str, Any]:
         "tile_bytes": TILE_BYTES,
         "global_step": step,
         "tensors": {
-            name: {"dtype": t.dtype, "shape": list(t.shape), "digest": t.digest, **({"tiles": t.tiles} if len(t.tiles) > 1 else {})}
+            name: {
+                "dtype": t.dtype,
+                "shape": list(t.shape),
+                "digest": t.digest,
+                **({"tiles": t.tiles} if len(t.tiles) > 1 else {}),
+            }
             for name, t in sorted(identity.tensors.items())
         },
         "values": dict(sorted(identity.values.items())),
         "ignored": dict(sorted(identity.ignored.items())),
-    }  # fmt: skip
+    }
 
 
 def render(manifest: dict[str, Any]) -> str:

@@ -121,7 +121,9 @@ class Checkpoint:
     pointers: list[Pointer] = field(default_factory=list)
     promises: dict[str, Promise] = field(default_factory=dict)
     promise_notes: dict[str, str] = field(default_factory=dict)
-    extra_areas: dict[str, list[str]] = field(default_factory=dict)  # area -> files that hold it without tensors or values
+    extra_areas: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # area -> files that hold it without tensors or values
     completion: Completion = field(default_factory=lambda: Completion(proven=None, proof="the format has no marker"))
     world: dict[str, tuple[int, str]] = field(default_factory=dict)
     names: dict[str, tuple[bool, str, int]] = field(default_factory=dict)

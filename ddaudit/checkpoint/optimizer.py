@@ -1,4 +1,5 @@
-"""Does the optimizer state cover the parameters: names or counts, shapes, dtypes, and no two moments over the same bytes."""
+"""Does the optimizer state cover the parameters: names or counts, shapes, dtypes, and no two moments over the same
+bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from ddaudit.checkpoint.model import Checkpoint, Tensor
 from ddaudit.checkpoint.roles import area_of, canonical_weight, moment_of
 from ddaudit.evidence.checkpoint import OptimizerFacts
 
-_BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "position_ids", "inv_freq", "rotary_emb", "masked_bias", "attn.bias")
+_BUFFERS = (
+    "running_mean",
+    "running_var",
+    "num_batches_tracked",
+    "position_ids",
+    "inv_freq",
+    "rotary_emb",
+    "masked_bias",
+    "attn.bias",
+)
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _NAMES_MAX = 20
 
@@ -56,7 +66,9 @@ def _trainable(tensor: Tensor) -> bool:
     return tensor.dtype in _FLOATS and not any(b in tensor.name for b in _BUFFERS)
 
 
-def _one_group(made: Checkpoint, moments: list[tuple[Tensor, str, str]], weights: list[Tensor], group: str) -> OptimizerFacts:
+def _one_group(
+    made: Checkpoint, moments: list[tuple[Tensor, str, str]], weights: list[Tensor], group: str
+) -> OptimizerFacts:
     by_owner: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for tensor, owner, word in moments:
         by_owner[owner][word] = tensor
@@ -92,8 +104,13 @@ def _check_kinds(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], kinds
     for owner, words in by_owner.items():
         for word in sorted(usual - set(words)):
             some = next(iter(words.values()))
-            made.fault("optimizer.state-missing", f"{owner} has no {word}, the other parameters have it",
-                       file=some.file, tensor=owner, key=word)  # fmt: skip
+            made.fault(
+                "optimizer.state-missing",
+                f"{owner} has no {word}, the other parameters have it",
+                file=some.file,
+                tensor=owner,
+                key=word,
+            )
 
 
 def _check_dtypes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]]) -> None:
@@ -105,12 +122,16 @@ def _check_dtypes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]]) -> N
             tensor = words.get(word)
             if tensor is not None and tensor.dtype != usual:
                 text = f"{tensor.name} is {tensor.dtype}, the other {word} are {usual}"
-                made.fault("optimizer.dtype", text, file=tensor.file, tensor=tensor.name, measured=tensor.dtype, limit=usual)
+                made.fault(
+                    "optimizer.dtype", text, file=tensor.file, tensor=tensor.name, measured=tensor.dtype, limit=usual
+                )
         if usual in ("float16",):
             text = f"{word} is stored as float16: squares underflow to 0 and overflow to Inf"
             made.fault("optimizer.half", text, key=word, measured=usual, limit="float32")
-    kinds = {w: Counter(words[w].dtype for words in by_owner.values() if w in words).most_common(1)[0][0]
-             for w in {w for words in by_owner.values() for w in words}}  # fmt: skip
+    kinds = {
+        w: Counter(words[w].dtype for words in by_owner.values() if w in words).most_common(1)[0][0]
+        for w in {w for words in by_owner.values() for w in words}
+    }
     pair = [kinds.get("exp_avg"), kinds.get("exp_avg_sq")]
     if None not in pair and pair[0] != pair[1] and "float32" in pair:
         text = f"exp_avg is {pair[0]} but exp_avg_sq is {pair[1]}"
@@ -124,9 +145,17 @@ def _check_named(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], by_na
         weight = by_name.get(owner) or by_name.get(canonical_weight(owner))
         for word, tensor in words.items():
             if weight is not None and word not in ("step",) and not _fits(tensor, weight):
-                text = f"{tensor.name} has shape {list(tensor.view or tensor.shape)}, its parameter {list(weight.shape)}"
-                made.fault("optimizer.shape", text, file=tensor.file, tensor=tensor.name,
-                           measured=str(list(tensor.shape)), limit=str(list(weight.shape)))  # fmt: skip
+                text = (
+                    f"{tensor.name} has shape {list(tensor.view or tensor.shape)}, its parameter {list(weight.shape)}"
+                )
+                made.fault(
+                    "optimizer.shape",
+                    text,
+                    file=tensor.file,
+                    tensor=tensor.name,
+                    measured=str(list(tensor.shape)),
+                    limit=str(list(weight.shape)),
+                )
     lost = sorted(n for n, t in by_name.items() if n not in covered and t.numel)
     aliases = {t.alias for n, t in by_name.items() if n in covered and t.alias}
     lost = [n for n in lost if by_name[n].alias not in aliases or by_name[n].alias is None]
@@ -163,13 +192,19 @@ def _declared_ids(made: Checkpoint, group: str) -> list[Any] | None:
     found: list[Any] = []
     seen = False
     for value in made.values.values():
-        if value.name.endswith(".params") and "param_groups" in value.name and group_of(value.name, "optimizer") == group:
+        if (
+            value.name.endswith(".params")
+            and "param_groups" in value.name
+            and group_of(value.name, "optimizer") == group
+        ):
             seen = True
             found += value.value if isinstance(value.value, list) else []
     return found if seen else None
 
 
-def _check_numbered(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weights: list[Tensor], group: str) -> list[str]:
+def _check_numbered(
+    made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weights: list[Tensor], group: str
+) -> list[str]:
     """States are numbered: param_groups say which numbers must be there, weights which shapes may occur."""
     declared = _declared_ids(made, group)
     numbers = {o.rsplit(".", 1)[-1] for o in by_owner}
@@ -178,7 +213,10 @@ def _check_numbered(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], we
         lost = [str(i) for i in declared if str(i) not in numbers and not any(o.endswith(str(i)) for o in by_owner)]
         spare = sum(1 for t in weights if not t.numel)
         if len(lost) > spare:
-            text = f"param_groups list {len(declared)} parameters, {len(lost)} of them have no state (the first: {lost[0]})"
+            text = (
+                f"param_groups list {len(declared)} parameters, "
+                f"{len(lost)} of them have no state (the first: {lost[0]})"
+            )
             made.fault("optimizer.uncovered", text, key=lost[0], measured=len(lost), limit=0, unit="parameter")
         strange = sorted(numbers - {str(i) for i in declared})
         if strange and all(s.isdigit() for s in strange):
@@ -189,11 +227,13 @@ def _check_numbered(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], we
 
 
 def _check_shapes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weights: list[Tensor]) -> None:
-    """Without names, shapes are held against the weights' shapes as a multiset, and against each other within a state."""
+    """Without names, shapes are held against the weights' as a multiset, and against each other within a state."""
     allowed = Counter(t.shape for t in weights)
     sizes = {t.numel for t in weights}
     for owner, words in by_owner.items():
-        shapes = {w: t.shape for w, t in words.items() if w in ("exp_avg", "exp_avg_sq", "momentum_buffer", "max_exp_avg_sq")}
+        shapes = {
+            w: t.shape for w, t in words.items() if w in ("exp_avg", "exp_avg_sq", "momentum_buffer", "max_exp_avg_sq")
+        }
         if len(set(shapes.values())) > 1:
             tensor = words["exp_avg_sq"] if "exp_avg_sq" in words else next(iter(words.values()))
             text = f"state {owner}: " + ", ".join(f"{w} {list(s)}" for w, s in sorted(shapes.items()))
@@ -204,8 +244,18 @@ def _check_shapes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weig
             if len(shape) == 1 and (shape[0] in sizes or shape[0] > max(sizes, default=0)):
                 continue  # a flat buffer
             tensor = next(w[word] for w in by_owner.values() if word in w and w[word].shape == shape)
-            text = f"{tensor.name} has shape {list(shape)}; {allowed.get(shape, 0)} parameters have it, {have[shape]} states"
-            made.fault("optimizer.shape", text, file=tensor.file, tensor=tensor.name, measured=have[shape], limit=allowed.get(shape, 0))
+            text = (
+                f"{tensor.name} has shape {list(shape)}; {allowed.get(shape, 0)} "
+                f"parameters have it, {have[shape]} states"
+            )
+            made.fault(
+                "optimizer.shape",
+                text,
+                file=tensor.file,
+                tensor=tensor.name,
+                measured=have[shape],
+                limit=allowed.get(shape, 0),
+            )
             assert count
 
 
@@ -217,4 +267,6 @@ def _check_alias(made: Checkpoint, tensors: list[Tensor]) -> None:
             continue
         other = seen.setdefault(tensor.alias, tensor.name)
         if other != tensor.name:
-            made.fault("optimizer.alias", f"{tensor.name} and {other} are the same bytes", file=tensor.file, tensor=tensor.name)
+            made.fault(
+                "optimizer.alias", f"{tensor.name} and {other} are the same bytes", file=tensor.file, tensor=tensor.name
+            )

@@ -41,8 +41,17 @@ class _Workers(threading.local):
 class FullPass:
     """One pass. ``known`` holds results of an interrupted pass, which are not computed again."""
 
-    def __init__(self, made: Checkpoint, folder: Folder, *, jobs: int = 1, digest: bool = True, progress: Progress | None = None,
-                 known: dict[str, TensorScan] | None = None, done: Callable[[TensorScan], None] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        made: Checkpoint,
+        folder: Folder,
+        *,
+        jobs: int = 1,
+        digest: bool = True,
+        progress: Progress | None = None,
+        known: dict[str, TensorScan] | None = None,
+        done: Callable[[TensorScan], None] | None = None,
+    ) -> None:
         self.made = made
         self.folder = folder
         self.jobs = max(1, jobs)
@@ -201,9 +210,18 @@ class FullPass:
             self.checked.add(key)
             self.result.crcs += 1
             if crc != checksum.crc:
-                text = f"{checksum.file}: the bytes of {checksum.member} have CRC {crc:08x}, {checksum.crc:08x} was recorded"
-                self.made.fault("integrity.crc", text, file=checksum.file, key=checksum.member,
-                                measured=f"{crc:08x}", limit=f"{checksum.crc:08x}")  # fmt: skip
+                text = (
+                    f"{checksum.file}: the bytes of {checksum.member} "
+                    f"have CRC {crc:08x}, {checksum.crc:08x} was recorded"
+                )
+                self.made.fault(
+                    "integrity.crc",
+                    text,
+                    file=checksum.file,
+                    key=checksum.member,
+                    measured=f"{crc:08x}",
+                    limit=f"{checksum.crc:08x}",
+                )
 
     def _count(self, length: int) -> None:
         with self.lock:
@@ -230,11 +248,8 @@ class FullPass:
 
     def changed(self) -> list[str]:
         """Files that were modified while they were read."""
-        found = []
-        for source in self.workers.sources.values():
-            if isinstance(source, FileSource) and source.changed():
-                found.append(source.name)
-        return found
+        held = self.workers.sources.values()
+        return [s.name for s in held if isinstance(s, FileSource) and s.changed()]
 
 
 def _place(tensor: Tensor) -> tuple[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ddaudit.checkpoint.harvest import rng_ranks
-from ddaudit.checkpoint.model import Checkpoint
+from ddaudit.checkpoint.model import Checkpoint, Tensor, Value
 from ddaudit.checkpoint.roles import area_of
 
 _SHOWN = 20
@@ -37,16 +37,21 @@ def check_families(made: Checkpoint) -> None:
             name = family.format(rank)
             source = made.world.get("ranks", (0, "other ranks' files"))[1]
             text = f"{name} is missing: {len(have)} of {count} ranks are there ({source})"
-            made.fault("complete.rank-file-missing", text, file=name, rank=rank, measured=len(have), limit=count, unit="file")
+            made.fault(
+                "complete.rank-file-missing", text, file=name, rank=rank, measured=len(have), limit=count, unit="file"
+            )
         for rank in [r for r in have if r >= count][:_SHOWN]:
             name = family.format(rank)
-            made.fault("file.stale-rank", f"{name} is left from a save with more than {count} ranks", file=name, rank=rank)
+            made.fault(
+                "file.stale-rank", f"{name} is left from a save with more than {count} ranks", file=name, rank=rank
+            )
 
 
 def check_parts(made: Checkpoint) -> None:
     """Files of one rank family hold the same areas: what one rank's file lacks, that rank cannot restore."""
     families: dict[str, dict[str, set[str]]] = {}
-    for item in (*made.tensors.values(), *made.values.values()):
+    items: list[Tensor | Value] = [*made.tensors.values(), *made.values.values()]
+    for item in items:
         name = item.file.rsplit("/", 2)
         if not any("rank" in part for part in name[-2:]):
             continue
@@ -84,7 +89,17 @@ def check_rng(made: Checkpoint) -> None:
         if any(f.kind == "complete.rank-file-missing" and "rng" in (f.file or "") for f in made.faults):
             return
         text = f"{family.format(lost[0])} is missing: {len(have)} of {world} ranks have an RNG state ({source})"
-        made.fault("rng.incomplete", text, file=family.format(lost[0]), rank=lost[0], measured=len(have), limit=world, unit="rank")
+        made.fault(
+            "rng.incomplete",
+            text,
+            file=family.format(lost[0]),
+            rank=lost[0],
+            measured=len(have),
+            limit=world,
+            unit="rank",
+        )
     extra = sorted(r for r in have if r >= world)
     if extra:
-        made.fault("file.stale-rank", f"the RNG state of rank {extra[0]} is beyond the world size {world}", rank=extra[0])
+        made.fault(
+            "file.stale-rank", f"the RNG state of rank {extra[0]} is beyond the world size {world}", rank=extra[0]
+        )

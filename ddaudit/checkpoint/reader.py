@@ -1,4 +1,5 @@
-"""Reads a checkpoint's files into the logical model; every trouble becomes a fault of the one file, and reading goes on."""
+"""Reads a checkpoint's files into the logical model; every trouble becomes a fault of the one file, and reading goes
+on."""
 
 from __future__ import annotations
 
@@ -86,11 +87,15 @@ class Reader:
             return None
         shift = source.base[1]
         self.note_names(found.pickle, name)
-        for path, _ in found.extra_globals.items():
+        for path in found.extra_globals:
             self._name(path, path in found.extra_calls, name)
         for kind, where, text in found.problems:
             # An item's range that is off by some bytes looks like a prefix; in a whole file a prefix hides something.
-            fault = "container.member" if key and kind in ("zip-prefix", "zip-overlap", "pickle-trailing") else _CONTAINER_FAULTS[kind]
+            fault = (
+                "container.member"
+                if key and kind in ("zip-prefix", "zip-overlap", "pickle-trailing")
+                else _CONTAINER_FAULTS[kind]
+            )
             self.made.fault(fault, f"{self._at(name, key)}: {text}", file=name, key=where or key)
         for small in found.small:
             if small.crc is not None and small.length:
@@ -109,7 +114,9 @@ class Reader:
             return None
         return self.pickle_in(raw, self.folder.full(name), limits=limits)
 
-    def pickle_in(self, raw: bytes, name: str, meanings: Mapping[str, Any] = TORCH, limits: PickleLimits | None = None) -> PickleResult | None:
+    def pickle_in(
+        self, raw: bytes, name: str, meanings: Mapping[str, Any] = TORCH, limits: PickleLimits | None = None
+    ) -> PickleResult | None:
         result = read_pickle(raw, meanings=meanings, storage=storage_of, limits=limits)
         self.note_names(result, name)
         if result.error is not None:
@@ -171,7 +178,9 @@ class Reader:
 
     # ---- parts
 
-    def tensor_of(self, ref: TensorRef, found: TorchFile, source: Source, name: str, file: str, rank: int | None) -> Tensor:
+    def tensor_of(
+        self, ref: TensorRef, found: TorchFile, source: Source, name: str, file: str, rank: int | None
+    ) -> Tensor:
         """The logical tensor of a reference into a torch file, its span checked against the storage."""
         tensor = Tensor(name, ref.dtype, ref.shape, file=file, rank=rank)
         part = ref.local if ref.local is not None else ref
@@ -205,11 +214,23 @@ class Reader:
                 self.made.fault("tensor.storage-missing", text, file=file, tensor=name, key=part.storage.key)
             return None
         if part.storage.nbytes != place.length:
-            text = f"{name}: storage {part.storage.key} has {place.length:,} bytes, the object says {part.storage.nbytes:,}"
-            self.made.fault("tensor.storage-size", text, file=file, tensor=name, measured=place.length, limit=part.storage.nbytes)
+            text = (
+                f"{name}: storage {part.storage.key} has {place.length:,} "
+                f"bytes, the object says {part.storage.nbytes:,}"
+            )
+            self.made.fault(
+                "tensor.storage-size", text, file=file, tensor=name, measured=place.length, limit=part.storage.nbytes
+            )
         if part.extent * part.item_bytes > place.length:
             text = f"{name} reaches to byte {part.extent * part.item_bytes:,} of a storage of {place.length:,}"
-            self.made.fault("tensor.out-of-storage", text, file=file, tensor=name, measured=part.extent * part.item_bytes, limit=place.length)
+            self.made.fault(
+                "tensor.out-of-storage",
+                text,
+                file=file,
+                tensor=name,
+                measured=part.extent * part.item_bytes,
+                limit=place.length,
+            )
             return None
         shift = source.base[1]
         checksum = None
@@ -235,7 +256,9 @@ class Reader:
         """Says what kind of ruin this is: empty, a Git LFS pointer, cut, or not what it should be."""
         head = source.pread(0, 200)
         if head.startswith(LFS_PREFIX):
-            self.made.fault("file.lfs-pointer", f"{name} is a Git LFS pointer, the real file was not fetched", file=name)
+            self.made.fault(
+                "file.lfs-pointer", f"{name} is a Git LFS pointer, the real file was not fetched", file=name
+            )
         elif not head.strip(b"\0"):
             self.made.fault("file.zeros", f"{name} begins with zero bytes only", file=name)
         else:

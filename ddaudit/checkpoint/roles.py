@@ -11,33 +11,58 @@ _WORDS = {
         "distrib_optim", "fp32_flat_groups", "chained_optimizer",
     ),
     "schedule": (
-        "scheduler", "schedulers", "lr_scheduler", "lr_schedulers", "lr_scheduler_states", "opt_param_scheduler", "sched",
+        "scheduler", "schedulers", "lr_scheduler", "lr_schedulers", "lr_scheduler_states", "opt_param_scheduler",
+        "sched",
         "lr_sched", "scheduler_state", "scheduler_state_dict", "lr_scheduler_state_dict", "learning_rate_scheduler",
         "scheduler_states", "lr_schedule", "warmup_scheduler",
     ),
     "sampler": (
         "sampler", "samplers", "dataloader", "dataloaders", "data_loader", "train_dataloader", "train_loader", "loader",
         "dataset_state", "data_sampler", "dl_state", "dl_state_dict", "data_state", "combined_loader", "data_iterator",
-        "train_sampler", "batch_sampler", "dataloader_state", "sampler_state", "train_data", "loader_state", "data_iter",
+        "train_sampler", "batch_sampler", "dataloader_state", "sampler_state", "train_data", "loader_state",
+        "data_iter",
         "sampler_state_dict", "dataloader_state_dict", "train_dataloader_state", "data_loader_state",
     ),
     "rng": (
-        "rng", "rng_state", "rng_states", "random_state", "random_states", "torch_manual_seed", "torch_cuda_manual_seed",
-        "numpy_random_seed", "cuda_rng_state", "torch_rng_state", "python_rng_state", "numpy_rng_state", "random_rng_state",
+        "rng", "rng_state", "rng_states", "random_state", "random_states", "torch_manual_seed",
+        "torch_cuda_manual_seed",
+        "numpy_random_seed", "cuda_rng_state", "torch_rng_state", "python_rng_state", "numpy_rng_state",
+        "random_rng_state",
         "np_rng_state", "rng_tracker_states", "rng_state_dict", "cpu_rng_state", "torch_rng", "numpy_rng", "python_rng",
         "cuda_rng_states",
     ),
     "scaler": (
-        "scaler", "grad_scaler", "loss_scaler", "amp", "gradscaler", "scaler_state_dict", "scaler_state", "MixedPrecision",
+        "scaler", "grad_scaler", "loss_scaler", "amp", "gradscaler", "scaler_state_dict", "scaler_state",
+        "MixedPrecision",
         "amp_scaler", "scaler_states",
     ),
     "model": (
-        "model", "models", "module", "modules", "state_dict", "model_state_dict", "model_state", "net", "network", "weights",
+        "model", "models", "module", "modules", "state_dict", "model_state_dict", "model_state", "net", "network",
+        "weights",
         "model_weights", "params", "parameters", "ema", "model_ema", "generator", "discriminator", "encoder", "decoder",
     ),
 }  # fmt: skip
-_OTHER = {"callbacks", "hyper_parameters", "hparams", "args", "config", "loops", "metrics", "history", "metadata", "train_state",
-          "trainer_state", "ds_config", "custom_checkpoint", "timestamp", "stats", "best_metric", "rerun_state_machine"}  # fmt: skip
+_OTHER = frozenset(
+    (
+        "callbacks",
+        "hyper_parameters",
+        "hparams",
+        "args",
+        "config",
+        "loops",
+        "metrics",
+        "history",
+        "metadata",
+        "train_state",
+        "trainer_state",
+        "ds_config",
+        "custom_checkpoint",
+        "timestamp",
+        "stats",
+        "best_metric",
+        "rerun_state_machine",
+    )
+)
 _AREA = {word: area for area, words in _WORDS.items() for word in words}
 _RANKED = re.compile(r"^(.*?)[_-]?(?:dp_|tp_|pp_)?rank[_-]?(\d+)$")
 _RNG_PARTS = ("rng", "cuda", "torch", "numpy", "python", "cpu", "random")
@@ -47,7 +72,8 @@ _SEARCH = 4  # components looked at from the left
 WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 _MOMENTS = {
     "exp_avg": "first", "exp_avg_sq": "second", "max_exp_avg_sq": "second", "momentum_buffer": "first", "m": "first",
-    "v": "second", "square_avg": "second", "sum": "second", "acc_delta": "second", "exp_inf": "second", "momentum": "first",
+    "v": "second", "square_avg": "second", "sum": "second", "acc_delta": "second", "exp_inf": "second", "momentum":
+    "first",
     "velocity": "second",
 }  # fmt: skip
 
@@ -69,9 +95,11 @@ def area_of(name: str, is_tensor: bool = False) -> str | None:
 
 
 def strip_area(name: str, area: str) -> str:
-    """The name without the leading word(s) that only say which area it is (``model.``, ``module.``, ``state_dict.``)."""
+    """The name without leading words that only say the area (``model.``, ``module.``, ``state_dict.``)."""
     parts = name.split(".")
-    while len(parts) > 1 and _AREA.get(parts[0]) == area and not (area == "model" and parts[0] in ("encoder", "decoder")):
+    while (
+        len(parts) > 1 and _AREA.get(parts[0]) == area and not (area == "model" and parts[0] in ("encoder", "decoder"))
+    ):
         parts = parts[1:]
     return ".".join(parts)
 

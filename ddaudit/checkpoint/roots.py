@@ -8,16 +8,34 @@ from types import ModuleType
 
 from ddaudit.checkpoint import layouts
 from ddaudit.checkpoint.folder import Folder
-from ddaudit.checkpoint.layouts import deepspeed, deepspeed_universal, lightning, megatron_dist, megatron_legacy, torch_files
+from ddaudit.checkpoint.layouts import (
+    deepspeed,
+    deepspeed_universal,
+    lightning,
+    megatron_dist,
+    megatron_legacy,
+    torch_files,
+)
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Pointer, Sibling
 from ddaudit.inert import Malformed
 
-_STEP = re.compile(r"(?:global_?step|checkpoint|ckpt|step|iter(?:ation)?|ba|epoch|ep|last)[-_=]?(\d{1,15})", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?:global_?step|checkpoint|ckpt|step|iter(?:ation)?|ba|epoch|ep|last)[-_=]?(\d{1,15})", re.IGNORECASE
+)
 _TRAILING = re.compile(r"(\d{1,15})(?:\D{0,12})$")
-_POINTERS = ("latest", "latest_universal", "latest_checkpointed_iteration.txt", "dlrover_latest.txt", "latest_step.txt",
-             "last_checkpoint", "latest_checkpoint", "latest.txt", "checkpoint_latest")  # fmt: skip
+_POINTERS = (
+    "latest",
+    "latest_universal",
+    "latest_checkpointed_iteration.txt",
+    "dlrover_latest.txt",
+    "latest_step.txt",
+    "last_checkpoint",
+    "latest_checkpoint",
+    "latest.txt",
+    "checkpoint_latest",
+)
 _LINKS = re.compile(r"^(latest|last)\b")
 _MAX_SIBLINGS = 200
 _LOOK_AT = 8
@@ -94,11 +112,15 @@ def _candidates(root: Folder) -> list[Candidate]:
         layout = layouts.detect(sub)
         if layout is not None or not sub.names() or _STEP.match(name):
             found.append(Candidate(name, step, sub, layout=layout))
-    files = [n for n in root.here() if n.endswith(".ckpt") or re.match(r"^(checkpoint|ckpt|model|step|ep\d)[-_]?\w*\d.*\.(pt|pth)$", n)]
+    files = [
+        n
+        for n in root.here()
+        if n.endswith(".ckpt") or re.match(r"^(checkpoint|ckpt|model|step|ep\d)[-_]?\w*\d.*\.(pt|pth)$", n)
+    ]
     files = [n for n in files if not torch_files.is_temporary(n) and torch_files.rank_of(n) is None]
-    if not found and (len(files) > 1 or (files and files[0].endswith(".ckpt"))):
-        if any("step" in n or "epoch" in n or re.search(r"\d", n) for n in files) or len(files) == 1:
-            found = [Candidate(n, step_in(n), root, n) for n in files]
+    several = len(files) > 1 or bool(files and files[0].endswith(".ckpt"))
+    if not found and several and (len(files) == 1 or any(re.search(r"step|epoch|\d", n) for n in files)):
+        found = [Candidate(n, step_in(n), root, n) for n in files]
     return found
 
 
@@ -148,13 +170,24 @@ def _follow(choice: Choice, texts: list[tuple[str, str]], found: list[Candidate]
     by_name = {c.name: c for c in found}
     root = choice.root
     for file, target in texts:
-        spelled = next((n for n in (target, f"global_step{target}", f"step_{target}", f"step-{target}", f"checkpoint-{target}")
-                        if n in by_name), None)  # fmt: skip
+        spelled = next(
+            (
+                n
+                for n in (target, f"global_step{target}", f"step_{target}", f"step-{target}", f"checkpoint-{target}")
+                if n in by_name
+            ),
+            None,
+        )
         state = states.get(spelled or "")
         choice.pointers.append(
-            Pointer(file=root.full(file), target=target[:200], exists=spelled is not None,
-                    complete=state.complete if state else None, step=by_name[spelled].step if spelled else None)
-        )  # fmt: skip
+            Pointer(
+                file=root.full(file),
+                target=target[:200],
+                exists=spelled is not None,
+                complete=state.complete if state else None,
+                step=by_name[spelled].step if spelled else None,
+            )
+        )
         if spelled is not None:
             choice.candidate = by_name[spelled]
     if "last.ckpt" in by_name and not texts:
@@ -164,10 +197,16 @@ def _follow(choice: Choice, texts: list[tuple[str, str]], found: list[Candidate]
 def _missing_pointer(choice: Choice, texts: list[tuple[str, str]]) -> None:
     """Frameworks that find their checkpoint by a pointer silently start anew without it."""
     layout, have = choice.candidate.layout, {name for name, _ in texts}
-    wanted = {
-        deepspeed: ("latest",), deepspeed_universal: ("latest_universal", "latest"),
-        megatron_legacy: ("latest_checkpointed_iteration.txt",), megatron_dist: ("latest_checkpointed_iteration.txt",),
-    }.get(layout) if layout is not None else None  # fmt: skip
+    wanted = (
+        {
+            deepspeed: ("latest",),
+            deepspeed_universal: ("latest_universal", "latest"),
+            megatron_legacy: ("latest_checkpointed_iteration.txt",),
+            megatron_dist: ("latest_checkpointed_iteration.txt",),
+        }.get(layout)
+        if layout is not None
+        else None
+    )
     if wanted and not have.intersection(wanted):
         text = f"{wanted[0]} is missing: the framework finds no checkpoint and starts from step 0 without an error"
         choice.faults.append(("pointer.missing", text, choice.root.full(wanted[0])))
@@ -185,7 +224,16 @@ def _look(found: list[Candidate]) -> dict[str, Sibling]:
     return states
 
 
-_RUIN = ("complete.", "file.truncated", "file.empty", "file.malformed", "file.zeros", "shard.", "container.pickle", "tensor.")
+_RUIN = (
+    "complete.",
+    "file.truncated",
+    "file.empty",
+    "file.malformed",
+    "file.zeros",
+    "shard.",
+    "container.pickle",
+    "tensor.",
+)
 
 
 def _quick(candidate: Candidate) -> Sibling:
@@ -200,9 +248,13 @@ def _quick(candidate: Candidate) -> Sibling:
     areas = tuple(sorted({a for a in _areas(made) if a}))
     empty = not made.tensors and not made.values
     return Sibling(
-        name=candidate.name, step=candidate.step, complete=bad is None and not empty, areas=areas,
-        reason=bad.text if bad is not None else "nothing was read" if empty else "", mtime=max(mtimes, default=0.0),
-    )  # fmt: skip
+        name=candidate.name,
+        step=candidate.step,
+        complete=bad is None and not empty,
+        areas=areas,
+        reason=bad.text if bad is not None else "nothing was read" if empty else "",
+        mtime=max(mtimes, default=0.0),
+    )
 
 
 def _areas(made: Checkpoint) -> set[str]:

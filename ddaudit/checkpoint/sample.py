@@ -18,7 +18,10 @@ State = dict[str, Any]
 
 def _state() -> State:
     """Model, AdamW moments, schedule, sampler, scaler and counters at step 6."""
-    weights = {"emb.weight": np.linspace(-1, 1, 2048, dtype="float32").reshape(64, 32), "head.weight": np.ones((3, 32), "float32")}
+    weights = {
+        "emb.weight": np.linspace(-1, 1, 2048, dtype="float32").reshape(64, 32),
+        "head.weight": np.ones((3, 32), "float32"),
+    }
     moments = {
         index: {"step": np.array(float(STEP), "float32"), "exp_avg": weight * 0.1, "exp_avg_sq": weight**2}
         for index, weight in enumerate(weights.values())
@@ -29,8 +32,12 @@ def _state() -> State:
         "scheduler": {"last_epoch": STEP, "base_lrs": [0.1]},
         "sampler": {"epoch": 0, "seed": 5, "num_replicas": RANKS, "next_index": STEP * MICRO},
         "scaler": {"scale": 1024.0, "growth_factor": 2.0},
-        "global_step": STEP, "world_size": RANKS, "micro_batch_size": MICRO, "grad_accum_steps": 1, "fp16": True,
-    }  # fmt: skip
+        "global_step": STEP,
+        "world_size": RANKS,
+        "micro_batch_size": MICRO,
+        "grad_accum_steps": 1,
+        "fp16": True,
+    }
 
 
 def _drop(key: str) -> Callable[[State], None]:
@@ -99,7 +106,7 @@ FAULTS: dict[str, tuple[Callable[[State], None] | None, Callable[[Path], None] |
 
 
 def write_sample(folder: Path, fault: str = "none") -> Path:
-    """Writes ``run/latest`` and ``run/step_6/`` below ``folder``; returns the root. ``fault`` is a key of ``FAULTS``."""
+    """Writes ``run/latest`` and ``run/step_6/`` below ``folder``; returns the root. ``fault``: a key of ``FAULTS``."""
     before, after = FAULTS[fault]
     root = folder / "run" / f"step_{STEP}"
     root.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Writes files in the form of torch.save, without torch: for self-tests and samples, never for user data.
 
-Values: None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays (as tensors), and ``Named`` for a bare global.
+Values: None, bool, int, float, str, bytes, list, tuple, dict, numpy arrays (as tensors), and ``Named`` for a bare
+global.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 
 _STORAGES = {
     "float64": "DoubleStorage", "float32": "FloatStorage", "float16": "HalfStorage", "int64": "LongStorage",
-    "int32": "IntStorage", "int16": "ShortStorage", "int8": "CharStorage", "uint8": "ByteStorage", "bool": "BoolStorage",
+    "int32": "IntStorage", "int16": "ShortStorage", "int8": "CharStorage", "uint8": "ByteStorage", "bool":
+    "BoolStorage",
 }  # fmt: skip
 
 
@@ -89,5 +91,6 @@ def _tensor(array: Any, storages: list[bytes]) -> bytes:
     strides = tuple(s // array.itemsize for s in np.ascontiguousarray(array).strides) if array.ndim else ()
     pid = ("storage", Named("torch", _STORAGES[array.dtype.name]), key, "cpu", int(array.size))
     head = b"ctorch._utils\n_rebuild_tensor_v2\n("
-    rest = b"".join(_encode(part, storages) for part in (0, tuple(array.shape), strides, False, {}))
+    fields: tuple[Any, ...] = (0, tuple(array.shape), strides, False, {})
+    rest = b"".join(_encode(part, storages) for part in fields)
     return head + _encode(pid, storages) + b"Q" + rest + b"tR"

@@ -13,11 +13,15 @@ import numpy as np
 import xxhash
 
 TILE_BYTES = 16 << 20
-BLOCK_BYTES = 1 << 20  # stays in the second-level cache between checksum, digest and probe
+BLOCK_BYTES = 256 << 10  # stays in the second-level cache between checksum, digest and probe
 _ZERO_BLOCK_MIN = 256 << 10
 
-_FLOATS = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
-_MASKED = {"bfloat16": (np.dtype("<u2"), 0x7F80), "float16": (np.dtype("<u2"), 0x7C00), "float8_e5m2": (np.dtype("u1"), 0x7C)}
+_FLOATS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
+_MASKED: dict[str, tuple[np.dtype[Any], int]] = {
+    "bfloat16": (np.dtype("<u2"), 0x7F80),
+    "float16": (np.dtype("<u2"), 0x7C00),
+    "float8_e5m2": (np.dtype("u1"), 0x7C),
+}
 _ZEROS = {name: np.zeros(BLOCK_BYTES // kind.itemsize + 1, dtype=kind) for name, kind in _FLOATS.items()}
 
 
@@ -73,7 +77,8 @@ class ArrayScan:
             if self._rest:
                 part = memoryview(self._rest + bytes(part))
                 self._rest = b""
-            kind = _FLOATS.get(self.dtype) or (_MASKED[self.dtype][0] if self.dtype in _MASKED else None)
+            kind: np.dtype[Any] | None = _FLOATS.get(self.dtype)
+            kind = _MASKED[self.dtype][0] if self.dtype in _MASKED else kind
             if kind is not None:
                 extra = len(part) % kind.itemsize
                 if extra:
@@ -138,7 +143,8 @@ class ArrayScan:
         found = self.counts
         return {
             "digest": digest, "tiles": self.tiles, "nan": found.nan, "inf": found.inf, "negative": found.negative,
-            "zero_blocks": found.zero_blocks if found.nonzero else 0, "nonzero": found.nonzero, "first_bad": found.first_bad,
+            "zero_blocks": found.zero_blocks if found.nonzero else 0, "nonzero": found.nonzero, "first_bad":
+            found.first_bad,
         }  # fmt: skip
 
 

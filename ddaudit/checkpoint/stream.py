@@ -1,6 +1,7 @@
 """Reads a tensor's elements in C order, whatever boxes it lies in, with one buffer of bounded size.
 
-A band is a box that spans whole trailing dimensions: inside any chunk it is one run of bytes, so every chunk is read front
+A band is a box that spans whole trailing dimensions: inside any chunk it is one run of bytes, so every chunk is read
+front
 to back and its CRC can be computed on the way.
 """
 
@@ -60,7 +61,9 @@ def pieces_of(tensor: Tensor) -> list[Piece]:
     return made
 
 
-def blocks(tensor: Tensor, opener: Opener, on_read: Callable[[Piece, memoryview], None] | None = None) -> Iterator[memoryview]:
+def blocks(
+    tensor: Tensor, opener: Opener, on_read: Callable[[Piece, memoryview], None] | None = None
+) -> Iterator[memoryview]:
     """Yields the tensor's bytes in C order. ``on_read`` sees every run of a chunk in that chunk's own order.
 
     The yielded memory is used again for the next block.
@@ -84,13 +87,16 @@ def blocks(tensor: Tensor, opener: Opener, on_read: Callable[[Piece, memoryview]
 
 
 def _runs(tensor: Tensor, pieces: list[Piece]) -> bool:
-    """True when the chunks, one behind the other, are the tensor in C order: cut along one dimension with all before it 1."""
+    """True when the chunks, one behind the other, are the tensor in C order: cut along one dimension with all before
+    it 1."""
     if len(pieces) == 1:
         return True
     for d, whole in enumerate(tensor.shape):
         if any(p.chunk.shape[d] != whole for p in pieces):
             rest = range(d + 1, len(tensor.shape))
-            return prod(tensor.shape[:d]) == 1 and all(p.chunk.shape[r] == tensor.shape[r] for p in pieces for r in rest)
+            return prod(tensor.shape[:d]) == 1 and all(
+                p.chunk.shape[r] == tensor.shape[r] for p in pieces for r in rest
+            )
     return True
 
 
@@ -116,10 +122,8 @@ def _read_run(piece: Piece, start: int, length: int, opener: Opener, buffer: mem
 def _gather(piece: Piece, item: int, opener: Opener) -> memoryview:
     """A chunk stored with gaps, transposed or big-endian: its extent is read whole and put in C order."""
     shape, stride = piece.chunk.shape, piece.span.stride
-    if stride is None:
-        extent = piece.chunk.numel
-    else:
-        extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    steps = () if stride is None else zip(shape, stride, strict=True)
+    extent = piece.chunk.numel if stride is None else 1 + sum((n - 1) * s for n, s in steps)
     if extent * item > _GATHER_MAX_BYTES:
         raise Unreadable(f"a strided chunk of {extent * item:,} bytes is too large to be put in order")
     raw = opener(piece.span.file).read(piece.span.offset, extent * item)
@@ -128,12 +132,18 @@ def _gather(piece: Piece, item: int, opener: Opener) -> memoryview:
     if stride is not None:
         values = np.lib.stride_tricks.as_strided(values, shape, [s * item for s in stride], writeable=False)
     ordered = np.ascontiguousarray(values)
-    return memoryview(ordered.astype(kind.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8))
+    flat: Any = ordered.astype(kind.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 def _banded(
-    tensor: Tensor, pieces: list[Piece], item: int, opener: Opener, buffer: memoryview, on_read: Callable[[Piece, memoryview], None] | None
-) -> Iterator[memoryview]:  # fmt: skip
+    tensor: Tensor,
+    pieces: list[Piece],
+    item: int,
+    opener: Opener,
+    buffer: memoryview,
+    on_read: Callable[[Piece, memoryview], None] | None,
+) -> Iterator[memoryview]:
     """Puts bands together from all chunks that meet them."""
     shape = tensor.shape
     axis = next((k for k in range(len(shape)) if prod(shape[k + 1 :]) * item <= _BAND_BYTES), len(shape) - 1)
@@ -144,19 +154,31 @@ def _banded(
         raise Unreadable("strided chunks of a sharded tensor are not supported")
     height = max(1, _BAND_BYTES // max(row, 1))
     for lead in product(*(range(n) for n in shape[:axis])):
-        mine = [p for p in pieces if all(o <= i < o + n for i, o, n in zip(lead, p.chunk.offsets, p.chunk.shape, strict=False))]
+        mine = [
+            p
+            for p in pieces
+            if all(o <= i < o + n for i, o, n in zip(lead, p.chunk.offsets, p.chunk.shape, strict=False))
+        ]
         for low in range(0, shape[axis], height):
             high = min(shape[axis], low + height)
-            band = np.empty((high - low, *shape[axis + 1 :], item), dtype=np.uint8)
+            band: Any = np.empty((high - low, *shape[axis + 1 :], item), dtype=np.uint8)
             for piece in mine:
                 _fill(band, piece, lead, axis, low, high, item, opener, buffer, on_read)
             yield memoryview(band.reshape(-1))
 
 
 def _fill(
-    band: Any, piece: Piece, lead: tuple[int, ...], axis: int, low: int, high: int, item: int,
-    opener: Opener, buffer: memoryview, on_read: Callable[[Piece, memoryview], None] | None,
-) -> None:  # fmt: skip
+    band: Any,
+    piece: Piece,
+    lead: tuple[int, ...],
+    axis: int,
+    low: int,
+    high: int,
+    item: int,
+    opener: Opener,
+    buffer: memoryview,
+    on_read: Callable[[Piece, memoryview], None] | None,
+) -> None:
     """Copies the part of a chunk that lies in the band: one run of the chunk's bytes."""
     offsets, shape = piece.chunk.offsets, piece.chunk.shape
     first, last = max(low, offsets[axis]), min(high, offsets[axis] + shape[axis])
@@ -175,5 +197,8 @@ def _fill(
         if on_read is not None:
             on_read(piece, block)
     part = np.frombuffer(raw, dtype=np.uint8).reshape(last - first, *shape[axis + 1 :], item)
-    where = (slice(first - low, last - low), *(slice(o, o + n) for o, n in zip(offsets[axis + 1 :], shape[axis + 1 :], strict=True)))
+    where = (
+        slice(first - low, last - low),
+        *(slice(o, o + n) for o, n in zip(offsets[axis + 1 :], shape[axis + 1 :], strict=True)),
+    )
     band[where] = part

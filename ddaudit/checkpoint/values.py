@@ -1,4 +1,5 @@
-"""What tensor values say: NaN, Inf, negative squares, zero blocks, tied and repeated weights, names and dtypes of weights."""
+"""What tensor values say: NaN, Inf, negative squares, zero blocks, tied and repeated weights, names and dtypes of
+weights."""
 
 from __future__ import annotations
 
@@ -66,7 +67,12 @@ def _check_wrappers(made: Checkpoint, weights: list[Tensor]) -> None:
         groups[f"{tensor.file}"][has_wrapper(tensor.name)] += 1
     for file, counts in groups.items():
         used = {w for w in counts if w is not None}
-        if used and None in counts and counts[None] < sum(counts.values()) and min(counts.values()) * 20 < sum(counts.values()) * 10:
+        if (
+            used
+            and None in counts
+            and counts[None] < sum(counts.values())
+            and min(counts.values()) * 20 < sum(counts.values()) * 10
+        ):
             text = f"{file}: {counts[None]} weights have no prefix, the others carry {', '.join(sorted(used))}"
             made.fault("weights.mixed-prefix", text, file=file, measured=counts[None], limit=0, unit="tensor")
 
@@ -77,14 +83,26 @@ def _check_config(made: Checkpoint, weights: list[Tensor], scans: dict[str, Tens
     floats = Counter(t.dtype for t in weights if t.dtype in ("float32", "bfloat16", "float16"))
     if wanted in ("float32", "bfloat16", "float16") and floats and floats.most_common(1)[0][0] != wanted:
         have = floats.most_common(1)[0][0]
-        made.fault("weights.dtype-drift", f"config.json says {wanted}, the weights are {have}", measured=have, limit=wanted, file="config.json")
+        made.fault(
+            "weights.dtype-drift",
+            f"config.json says {wanted}, the weights are {have}",
+            measured=have,
+            limit=wanted,
+            file="config.json",
+        )
     if config.get("tie_word_embeddings") is True and scans:
         head = next((t for t in weights if t.name.endswith("lm_head.weight")), None)
-        embedding = next((t for t in weights if t.name.endswith(("embed_tokens.weight", "wte.weight", "word_embeddings.weight"))), None)
+        embedding = next(
+            (t for t in weights if t.name.endswith(("embed_tokens.weight", "wte.weight", "word_embeddings.weight"))),
+            None,
+        )
         if head is not None and embedding is not None:
             one, two = scans.get(head.name), scans.get(embedding.name)
             if one is not None and two is not None and one.digest and one.digest != two.digest:
-                text = f"config.json ties {head.name} to {embedding.name}, but their values differ: loading drops one of them"
+                text = (
+                    f"config.json ties {head.name} to {embedding.name}, "
+                    "but their values differ: loading drops one of them"
+                )
                 made.fault("weights.tie-broken", text, file=head.file, tensor=head.name)
 
 
@@ -93,8 +111,12 @@ def _check_empty(made: Checkpoint, weights: list[Tensor]) -> None:
     empty = [t for t in weights if t.shape == (0,)]
     exported = all(t.file.endswith((".safetensors", ".bin")) for t in empty)
     if empty and exported and len(empty) * 4 > len(weights):
-        text = f"{len(empty)} of {len(weights)} weights have no elements ({empty[0].name}): ZeRO-3 placeholders were saved"
-        made.fault("weights.empty", text, file=empty[0].file, tensor=empty[0].name, measured=len(empty), limit=0, unit="tensor")
+        text = (
+            f"{len(empty)} of {len(weights)} weights have no elements ({empty[0].name}): ZeRO-3 placeholders were saved"
+        )
+        made.fault(
+            "weights.empty", text, file=empty[0].file, tensor=empty[0].name, measured=len(empty), limit=0, unit="tensor"
+        )
 
 
 def _check_repeated(made: Checkpoint, weights: list[Tensor]) -> None:
@@ -105,12 +127,19 @@ def _check_repeated(made: Checkpoint, weights: list[Tensor]) -> None:
         seen: dict[tuple[int, int], Any] = {}
         for chunk in tensor.chunks:
             span = chunk.span() if not callable(chunk._span) else None
-            if span is None or span.checksum is None or span.checksum.length < _SHARD_MIN_BYTES or not span.checksum.crc:
+            if (
+                span is None
+                or span.checksum is None
+                or span.checksum.length < _SHARD_MIN_BYTES
+                or not span.checksum.crc
+            ):
                 continue
             key = (span.checksum.crc, span.checksum.length)
             other = seen.setdefault(key, chunk)
             if other is not chunk and made.facts.get("varied", {}).get(tensor.name, True):
-                text = f"{tensor.name}: the shards at {list(other.offsets)} and {list(chunk.offsets)} hold the same bytes"
+                text = (
+                    f"{tensor.name}: the shards at {list(other.offsets)} and {list(chunk.offsets)} hold the same bytes"
+                )
                 made.fault("shard.repeated", text, tensor=tensor.name, file=chunk.file, rank=chunk.rank)
                 break
 
@@ -120,8 +149,12 @@ def _check_master_kept(made: Checkpoint, weights: list[Tensor]) -> None:
     floats = [t for t in weights if t.dtype in ("bfloat16", "float16", "float32") and t.numel > 1]
     low = [t for t in floats if t.dtype != "float32"]
     moments = [t for t in made.tensors.values() if area_of(t.name) == "optimizer" and t.name.endswith("exp_avg")]
-    master = any(part in t.name.split(".") for t in made.tensors.values() if area_of(t.name) == "optimizer"
-                 for part in ("fp32", "param", "master", "fp32_param", "fp32_from_fp16_params", "fp32_from_float16_params"))  # fmt: skip
+    master = any(
+        part in t.name.split(".")
+        for t in made.tensors.values()
+        if area_of(t.name) == "optimizer"
+        for part in ("fp32", "param", "master", "fp32_param", "fp32_from_fp16_params", "fp32_from_float16_params")
+    )
     if low and len(low) == len(floats) and moments and all(t.dtype == "float32" for t in moments) and not master:
         text = f"weights are {low[0].dtype} and moments float32, but no float32 master weights are stored"
         made.fault("weights.no-master", text, measured=low[0].dtype, limit="float32")
@@ -131,7 +164,11 @@ def check_master(made: Checkpoint, folder: Folder) -> None:
     """16-bit weights must be the rounded master weights (up to ``_MASTER_MAX_BYTES`` of them)."""
     budget = _MASTER_MAX_BYTES
     masters = {t.name.removesuffix(".fp32"): t for t in made.tensors.values() if t.name.endswith(".fp32")}
-    low = {canonical_weight(t.name): t for t in made.tensors.values() if t.dtype == "bfloat16" and area_of(t.name, True) == "model"}
+    low = {
+        canonical_weight(t.name): t
+        for t in made.tensors.values()
+        if t.dtype == "bfloat16" and area_of(t.name, True) == "model"
+    }
     for name, master in masters.items():
         parameter = name.split("optimizer.state.", 1)[-1]
         weight = low.get(canonical_weight(parameter))
@@ -144,7 +181,15 @@ def check_master(made: Checkpoint, folder: Folder) -> None:
             continue
         if differ:
             text = f"{weight.name}: {differ:,} of {weight.numel:,} elements are not the rounded master weights"
-            made.fault("optimizer.master-mismatch", text, file=master.file, tensor=weight.name, measured=differ, limit=0, unit="element")
+            made.fault(
+                "optimizer.master-mismatch",
+                text,
+                file=master.file,
+                tensor=weight.name,
+                measured=differ,
+                limit=0,
+                unit="element",
+            )
 
 
 def _rounded_differ(weight: Tensor, master: Tensor, folder: Folder) -> int:

@@ -1,4 +1,5 @@
-"""``ddaudit checkpoint``: audit, show, diff, manifest, verify. Nothing in a checkpoint is executed; torch is not imported."""
+"""``ddaudit checkpoint``: audit, show, diff, manifest, verify. Nothing in a checkpoint is executed; torch is not
+imported."""
 
 from __future__ import annotations
 
@@ -31,8 +32,16 @@ def command() -> None:
 
 @command.command("audit")
 @click.argument("path")
-@click.option("--level", type=_LEVELS, default="full", show_default=True, help="names: files; headers: metadata; full: every byte.")
-@click.option("--job", type=click.Path(exists=True, dir_okay=False), help="job.toml with batch, accumulation and data size.")
+@click.option(
+    "--level",
+    type=_LEVELS,
+    default="full",
+    show_default=True,
+    help="names: files; headers: metadata; full: every byte.",
+)
+@click.option(
+    "--job", type=click.Path(exists=True, dir_okay=False), help="job.toml with batch, accumulation and data size."
+)
 @click.option("--target-ranks", type=click.IntRange(1), help="Processes of the job that will resume.")
 @click.option("--tp", type=click.IntRange(1), help="Its tensor-parallel size.")
 @click.option("--pp", type=click.IntRange(1), help="Its pipeline-parallel size.")
@@ -47,7 +56,9 @@ def audit(path: str, level: str, job: str | None, target_ranks: int | None, tp: 
     from ddaudit.cli.checkpoint_audit import audit_path
     from ddaudit.cli.checkpoint_text import print_audit
 
-    result = audit_path(path, level=level, job=job, target=(target_ranks, tp, pp), jobs=jobs, progress=_progress(as_json))
+    result = audit_path(
+        path, level=level, job=job, target=(target_ranks, tp, pp), jobs=jobs, progress=_progress(as_json)
+    )
     if as_json:
         emit_json(result.as_json())
     else:
@@ -95,7 +106,9 @@ def diff(a: str, b: str, jobs: int, as_json: bool) -> int:
 @command.command("manifest")
 @click.argument("path")
 @click.option("-o", "--output", required=True, help="File to write; - for stdout.")
-@click.option("--resume", type=click.Path(dir_okay=False), help="Journal of an interrupted run; kept until this one ends.")
+@click.option(
+    "--resume", type=click.Path(dir_okay=False), help="Journal of an interrupted run; kept until this one ends."
+)
 @_JOBS
 @json_option
 def manifest(path: str, output: str, resume: str | None, jobs: int, as_json: bool) -> int:
@@ -113,7 +126,12 @@ def manifest(path: str, output: str, resume: str | None, jobs: int, as_json: boo
     code = Exit.INCONCLUSIVE if faults or not (made["tensors"] or made["values"]) else Exit.PASS
     word = "PASS" if code is Exit.PASS else "INCONCLUSIVE"
     if as_json:
-        more = {"manifest": output, "tensors": len(made["tensors"]), "values": len(made["values"]), "unreadable": faults}
+        more = {
+            "manifest": output,
+            "tensors": len(made["tensors"]),
+            "values": len(made["values"]),
+            "unreadable": faults,
+        }
         emit_json(envelope("checkpoint manifest", word, code, **more))
     for fault in faults[:10]:
         click.echo(printable(fault), err=True)
@@ -123,7 +141,9 @@ def manifest(path: str, output: str, resume: str | None, jobs: int, as_json: boo
 
 @command.command("verify")
 @click.argument("path")
-@click.option("--manifest", "manifest_file", required=True, type=click.Path(), help="Manifest to hold the checkpoint against.")
+@click.option(
+    "--manifest", "manifest_file", required=True, type=click.Path(), help="Manifest to hold the checkpoint against."
+)
 @_JOBS
 @json_option
 def verify(path: str, manifest_file: str, jobs: int, as_json: bool) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AuditResult", "audit_path", "main", "make_manifest"]
 
+#: Processes, tensor-parallel and pipeline-parallel size of a job.
+Target = tuple[int | None, int | None, int | None]
 _JOB_FACTS = {"micro_batch": "micro_batch", "accumulation": "accumulation", "global_batch": "global_batch",
               "dataset_samples": "dataset", "dp": "dp", "world_size": "ranks"}  # fmt: skip
 
@@ -55,23 +57,27 @@ class AuditResult:
 
         facts = self.facts
         checkpoint = {
-            "verdict": self.word, "layout": facts.layout, "path": facts.path, "selected": facts.selected, "level": facts.level,
+            "verdict": self.word, "layout": facts.layout, "path": facts.path, "selected": facts.selected, "level":
+            facts.level,
             "purpose": facts.purpose, "global_step": self.global_step, "world_size": facts.world.ranks,
-            "completeness": facts.completion.model_dump(), "areas": self.areas, "files": facts.files, "bytes": facts.bytes,
+            "completeness": facts.completion.model_dump(), "areas": self.areas, "files": facts.files, "bytes":
+            facts.bytes,
             "tensors": facts.tensors, "bytes_read": facts.bytes_read, "crcs_checked": facts.crcs_checked,
             "world": facts.world.model_dump(), "steps": [s.model_dump() for s in facts.steps if not s.tensor_of][:100],
             "siblings": [s.model_dump() for s in facts.siblings], "pointers": [p.model_dump() for p in facts.pointers],
         }  # fmt: skip
         record = Record(
-            ddaudit_version=__version__, command="checkpoint audit", run_id="", created=time.time(), seconds=self.seconds,
-            findings=self.findings, questions=answers(self.findings, {}), verdict=self.verdict, exit_code=int(self.exit),
+            ddaudit_version=__version__, command="checkpoint audit", run_id="", created=time.time(),
+            seconds=self.seconds,
+            findings=self.findings, questions=answers(self.findings, {}), verdict=self.verdict,
+            exit_code=int(self.exit),
             complete=True, extra={"checkpoint": checkpoint},
         )  # fmt: skip
         return envelope(record)
 
 
 def audit_path(
-    path: str, *, level: str = "full", job: str | None = None, target: tuple[int | None, int | None, int | None] = (None, None, None),
+    path: str, *, level: str = "full", job: str | None = None, target: Target = (None, None, None),
     jobs: int = 1, progress: Progress | None = None,
 ) -> AuditResult:  # fmt: skip
     """Audits the checkpoint at ``path``. ``target`` is (processes, tp, pp) of the job that will resume.
@@ -120,7 +126,7 @@ def _areas(findings: Sequence[Finding]) -> dict[str, str]:
     return areas
 
 
-def _target(target: tuple[int | None, int | None, int | None]) -> Any:
+def _target(target: Target) -> Any:
     """Data-parallel ranks are what is left of the processes after tensor and pipeline parallelism."""
     from ddaudit.evidence.checkpoint import World
 
@@ -144,7 +150,9 @@ def _job(path: str | None) -> dict[str, tuple[int, str]]:
     return {fact: (flat[key], f"{key} in {path}") for key, fact in _JOB_FACTS.items() if type(flat.get(key)) is int}
 
 
-def make_manifest(path: str, jobs: int, resume: str | None, progress: Progress | None) -> tuple[dict[str, Any], list[str]]:
+def make_manifest(
+    path: str, jobs: int, resume: str | None, progress: Progress | None
+) -> tuple[dict[str, Any], list[str]]:
     """The manifest of a checkpoint, and what in it could not be read."""
     from ddaudit.checkpoint.collect import Options, collect
     from ddaudit.checkpoint.folder import open_folder
@@ -163,7 +171,11 @@ def make_manifest(path: str, jobs: int, resume: str | None, progress: Progress |
     collected.folder.close()
     made = manifest_of(collected)
     unread = [n for n, t in made["tensors"].items() if t["digest"] is None and t["dtype"] != "?"]
-    faults = [f.text for f in collected.facts.faults if f.kind.startswith(("file.", "container.", "complete.", "shard.")) and unread]
+    faults = [
+        f.text
+        for f in collected.facts.faults
+        if f.kind.startswith(("file.", "container.", "complete.", "shard.")) and unread
+    ]
     return made, faults
 
 
@@ -175,5 +187,3 @@ def main(argv: Sequence[str]) -> int:
     COMMANDS.setdefault("checkpoint", ("ddaudit.cli.checkpoint", "Audit, show, compare and verify checkpoints."))
     words = list(argv)
     return front(words if words[:1] == ["checkpoint"] else ["checkpoint", *words])
-
-

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ddaudit.evidence.checkpoint import CheckpointDiff
 
 _NAME_WIDTH = 100
+_PLAIN = (int, float, str, bool, type(None))
 _MIB = 1 << 20
 
 
@@ -52,7 +53,9 @@ def print_audit(result: AuditResult) -> None:
     bad = [f for f in result.findings if word_of(f) != "OK"]
     for finding in bad[:50]:
         place = f"  [{_cut(finding.where, 200)}]" if str(finding.where) else ""
-        console.print(f"{finding.status.glyph} {word_of(finding)} {finding.id}: {_cut(finding.text, 400)}{place}", markup=False)
+        console.print(
+            f"{finding.status.glyph} {word_of(finding)} {finding.id}: {_cut(finding.text, 400)}{place}", markup=False
+        )
         if finding.remedy is not None:
             console.print(f"    → {printable(finding.remedy.text)}", markup=False)
     if len(bad) > 50:
@@ -73,7 +76,7 @@ def show_rows(collected: Collected) -> tuple[list[dict[str, Any]], list[dict[str
         for t in sorted(collected.made.tensors.values(), key=lambda t: t.name)
     ]  # fmt: skip
     values = [
-        {"name": v.name, "value": v.value if isinstance(v.value, (int, float, str, bool, type(None))) else _kind(v.value), "file": v.file}
+        {"name": v.name, "value": v.value if isinstance(v.value, _PLAIN) else _kind(v.value), "file": v.file}
         for v in sorted(collected.made.values.values(), key=lambda v: v.name)
     ]  # fmt: skip
     return tensors, values
@@ -106,18 +109,38 @@ def print_show(collected: Collected, tensors: list[dict[str, Any]], values: list
 
 def diff_json(found: CheckpointDiff) -> dict[str, Any]:
     data = found.model_dump(mode="json")
-    return {k: data[k] for k in ("a", "b", "comparable", "reason", "identical", "compared", "differences", "only_in_a", "only_in_b", "ignored")}
+    return {
+        k: data[k]
+        for k in (
+            "a",
+            "b",
+            "comparable",
+            "reason",
+            "identical",
+            "compared",
+            "differences",
+            "only_in_a",
+            "only_in_b",
+            "ignored",
+        )
+    }
 
 
 def print_diff(found: CheckpointDiff) -> None:
     console = _console()
     word = "not comparable" if not found.comparable else "identical" if found.identical else "different"
-    console.print(f"{word}: {_cut(found.a, 200)} and {_cut(found.b, 200)} ({found.compared} entries compared)", markup=False)
+    console.print(
+        f"{word}: {_cut(found.a, 200)} and {_cut(found.b, 200)} ({found.compared} entries compared)", markup=False
+    )
     if found.reason:
         console.print(f"  {_cut(found.reason, 300)}", markup=False)
     for item in found.differences[:50]:
         console.print(f"  {item.kind:6} {_cut(item.name)}: {_cut(item.text, 200)}", markup=False)
-    for title, names in (("only in the first", found.only_in_a), ("only in the second", found.only_in_b), ("ignored", found.ignored)):
+    for title, names in (
+        ("only in the first", found.only_in_a),
+        ("only in the second", found.only_in_b),
+        ("ignored", found.ignored),
+    ):
         for name in names[:20]:
             console.print(f"  {title}: {_cut(name, 200)}", markup=False)
         if len(names) > 20:
@@ -136,7 +159,9 @@ def progress_line() -> Progress:
         last[0] = now
         rate = done / max(now - begin, 1e-6)
         left = (total - done) / max(rate, 1.0)
-        sys.stderr.write(f"\r{done / _MIB:,.0f} of {total / _MIB:,.0f} MiB, {rate / _MIB:,.0f} MiB/s, {left:,.0f} s left  ")
+        sys.stderr.write(
+            f"\r{done / _MIB:,.0f} of {total / _MIB:,.0f} MiB, {rate / _MIB:,.0f} MiB/s, {left:,.0f} s left  "
+        )
         if done >= total:
             sys.stderr.write("\n")
 

@@ -37,7 +37,8 @@ AREAS = ("model", "optimizer", "step", "schedule", "sampler", "rng", "scaler")
 #: What one unit of a step-like value is. ``process-update``: a scheduler that every process steps once per update.
 Unit = Literal["update", "micro-batch", "sample", "process-update", "epoch", "token"]
 
-#: How much a layout promises an area: ``required`` (its loader or its users need it), ``expected`` (a rich checkpoint has
+#: How much a layout promises an area: ``required`` (its loader or its users need it), ``expected`` (a rich
+#: checkpoint has
 #: it), ``recomputed`` (the framework derives it on resume), ``unsaved`` (the framework never saves it).
 Promise = Literal["required", "expected", "recomputed", "unsaved"]
 
@@ -63,7 +64,8 @@ class Fault(_Frozen):
 
 
 class Area(_Frozen):
-    """Whether one area of :data:`AREAS` is there: ``count`` entries (tensors or values), under which keys, in which files."""
+    """Whether one area of :data:`AREAS` is there: ``count`` entries (tensors or values), under which keys, in which
+    files."""
 
     name: str
     promise: Promise
@@ -80,9 +82,11 @@ class Area(_Frozen):
 
 
 class StepValue(_Frozen):
-    """One number that counts progress, with the unit it counts in. ``tensor_of`` names the parameter of a per-parameter step.
+    """One number that counts progress, with the unit it counts in. ``tensor_of`` names the parameter of a per-
+    parameter step.
 
-    ``main`` marks the number from which the loader continues. ``lag`` says how many units below or above the main step the
+    ``main`` marks the number from which the loader continues. ``lag`` says how many units below or above the main
+    step the
     framework's own convention may put it.
     """
 
@@ -97,7 +101,8 @@ class StepValue(_Frozen):
 
 
 class Position(_Frozen):
-    """A data position: how far a sampler or loader has read. ``samples`` and ``batches`` count on ``rank`` (None: one for all
+    """A data position: how far a sampler or loader has read. ``samples`` and ``batches`` count on ``rank`` (None: one
+    for all
     ranks, ``scope`` says whether it counts one rank's or all ranks' samples)."""
 
     name: str
@@ -136,7 +141,8 @@ class Completion(_Frozen):
 
 
 class OptimizerFacts(_Frozen):
-    """Coverage of parameters by optimizer state. Names are parameter names, or shapes where a format keeps only numbers."""
+    """Coverage of parameters by optimizer state. Names are parameter names, or shapes where a format keeps only
+    numbers."""
 
     kind: str | None = None
     parameters: int = 0
@@ -171,7 +177,8 @@ class Sibling(_Frozen):
 
 
 class NameSeen(_Frozen):
-    """A Python name that a pickle in the checkpoint mentions. ``known``: the inert reader has a harmless meaning for it."""
+    """A Python name that a pickle in the checkpoint mentions. ``known``: the inert reader has a harmless meaning for
+    it."""
 
     path: str
     called: bool
@@ -190,7 +197,7 @@ class CheckpointFacts(JsonEvidence):
     level: Literal["names", "headers", "full"]
     purpose: Purpose = "training"
     rich: bool = False
-    """True when the writer evidently saves whole training states (schedule, RNG or data position), so gaps are losses."""
+    """True when the writer saves whole training states (schedule, RNG or data position), so gaps are losses."""
     selected: str | None = None
     world: World = World()
     completion: Completion = Completion(proven=None, proof="nothing was read")

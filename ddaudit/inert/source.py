@@ -127,13 +127,14 @@ def unsafe_name(name: object) -> str | None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The real path of `name` under `root`, links followed only as long as they stay inside; raises `Malformed` otherwise."""
+    """The real path of `name` under `root`, links followed only as long as they stay inside; raises `Malformed`
+    otherwise."""
     reason = unsafe_name(name)
     if reason:
         raise Malformed(f"the name {reason}")
     real_root = os.path.realpath(root)
     try:
-        real = os.path.realpath(os.path.join(real_root, name), strict=True)
+        real = os.path.realpath(f"{real_root}/{name}", strict=True)
     except OSError as error:
         raise Malformed(f"cannot be resolved: {error.strerror}") from None
     if real != real_root and not real.startswith(real_root.rstrip("/") + "/"):

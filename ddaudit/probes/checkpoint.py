@@ -16,7 +16,8 @@ __all__ = ["CheckpointParams", "DiffParams", "checkpoint", "checkpoint_diff"]
 class CheckpointParams(BaseModel):
     """Which checkpoint, and how far to read it.
 
-    ``path`` may be a file, a folder, a root with many steps, or an fsspec URL. ``level``: "names" lists files, "headers"
+    ``path`` may be a file, a folder, a root with many steps, or an fsspec URL. ``level``: "names" lists files,
+    "headers"
     reads metadata, "full" also every byte. ``target_ranks`` and ``target_dp`` describe the job that will resume.
     ``sample`` writes a small checkpoint of our own instead, healthy ("none") or with one fault, for self-tests.
     """

@@ -1,6 +1,7 @@
 """One module a layout: ``NAME``, ``detect(folder)`` and ``read(reader)``. The order below is the order of asking.
 
-A layout turns files into the logical model of ``ddaudit.checkpoint.model``; it notes facts and faults, and judges nothing.
+A layout turns files into the logical model of ``ddaudit.checkpoint.model``; it notes facts and faults, and judges
+nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Accelerate ``save_state``: weights, ``optimizer.bin``, ``scheduler.bin``, ``dl_state_dict.bin``, ``random_states_R.pkl``."""
+"""Accelerate ``save_state``: weights, ``optimizer.bin``, ``scheduler.bin``, ``dl_state_dict.bin``,
+``random_states_R.pkl``."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def _random_states(reader: Reader, name: str, rank: int) -> None:
     step = made.values.pop(f"{prefix}.step", None)
     if step is not None and type(step.value) is int:
         made.steps.append(
-            StepValue(name=f"{name}:step", value=step.value, unit="micro-batch", file=reader.folder.full(name), rank=rank)
+            StepValue(
+                name=f"{name}:step", value=step.value, unit="micro-batch", file=reader.folder.full(name), rank=rank
+            )
         )
 
 
@@ -87,7 +90,11 @@ def _world(made: Checkpoint, ranks: list[int]) -> None:
 def finish(made: Checkpoint) -> None:
     """After tensor values are known: processes = scheduler steps per optimizer step."""
     epoch, _, count = made.facts.get("accelerate_scheduler", (None, 0, 0))
-    steps = [t.value for t in made.tensors.values() if t.name.startswith("optimizer") and t.name.endswith(".step") and t.value]
+    steps = [
+        t.value
+        for t in made.tensors.values()
+        if t.name.startswith("optimizer") and t.name.endswith(".step") and t.value
+    ]
     if epoch and steps and epoch % steps[0] == 0 and epoch >= steps[0]:
         processes = int(epoch // steps[0])
         if processes > max(count, 1) and processes <= 65536:
@@ -102,4 +109,6 @@ def _promise(reader: Reader, made: Checkpoint) -> None:
                            "step": "custom_checkpoint_0.pkl", "model": "model.safetensors"}  # fmt: skip
     made.promises.update({"model": "required", "optimizer": "required", "sampler": "required", "scaler": "unsaved"})
     made.promise_notes["sampler"] = "accelerate saves a position only for stateful loaders (dl_state_dict.bin)"
-    made.promise_notes["step"] = "accelerate counts micro-batches only; the step is in a registered object (custom_checkpoint_0.pkl)"
+    made.promise_notes["step"] = (
+        "accelerate counts micro-batches only; the step is in a registered object (custom_checkpoint_0.pkl)"
+    )

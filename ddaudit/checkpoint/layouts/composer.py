@@ -51,7 +51,7 @@ def _newest(folder: Folder) -> list[str]:
 
 def _facts(made: Checkpoint) -> None:
     """timestamp, dataset_state, metadata.world_size, and rng as a list indexed by rank."""
-    flat = {n: v for n, v in made.values.items()}
+    flat = dict(made.values)
     batch = _count(flat, "state.timestamp", "batch")
     sample = _count(flat, "state.timestamp", "sample")
     if batch is not None:
@@ -59,7 +59,9 @@ def _facts(made: Checkpoint) -> None:
     if sample is not None:
         made.steps.append(StepValue(name="state.timestamp.sample", value=sample, unit="sample"))
         in_epoch = _count(flat, "state.timestamp", "sample_in_epoch")
-        made.positions.append(Position(name="state.timestamp.sample", scope="global", samples=sample, seed=True, kind="consumed"))
+        made.positions.append(
+            Position(name="state.timestamp.sample", scope="global", samples=sample, seed=True, kind="consumed")
+        )
         made.extra_areas.setdefault("sampler", []).append("state.timestamp")
         made.facts["sample_in_epoch"] = in_epoch
     for name, fact in (("world_size", "ranks"), ("train_dataloader_batch_size", "micro_batch_local")):
@@ -75,7 +77,12 @@ def _facts(made: Checkpoint) -> None:
 
 
 def _count(flat: dict[str, Any], head: str, word: str) -> int | None:
-    for name in (f"{head}.Timestamp.{word}", f"{head}.{word}", f"{head}.Timestamp.{word}.value", f"{head}.{word}.value"):
+    for name in (
+        f"{head}.Timestamp.{word}",
+        f"{head}.{word}",
+        f"{head}.Timestamp.{word}.value",
+        f"{head}.{word}.value",
+    ):
         value = flat.get(name)
         if value is not None and type(value.value) is int:
             return int(value.value)

@@ -1,13 +1,14 @@
 """PyTorch DCP: ``.metadata`` (one pickle) plus ``__R_N.distcp`` files in which every item is an archive of its own.
 
-The metadata says which box of which tensor lies at which range of which file. Byte items (everything that is no tensor) are
-archives too. Files written by ranks that had nothing to write are empty and unreferenced: that is normal.
+The metadata says which box of which tensor lies at which range of which file. Byte items (everything that is no
+tensor) are archives too. Files written by ranks that had nothing to write are empty and unreferenced: that is normal.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from ddaudit.checkpoint.boxes import cover
@@ -48,7 +49,10 @@ def read(reader: Reader, prefix: str = "") -> None:
         metadata = _read_metadata(reader, meta)
         if metadata is not None:
             _add_items(reader, metadata, prefix, used)
-            made.facts.setdefault("dcp", {})[folder.full(meta)] = {"save_id": metadata.save_id, "version": metadata.version}
+            made.facts.setdefault("dcp", {})[folder.full(meta)] = {
+                "save_id": metadata.save_id,
+                "version": metadata.version,
+            }
     check_ranges(reader, used)
     _check_files(reader, data_files, used)
     readable = not any(f.file == folder.full(m) for f in made.faults for m in metas)
@@ -63,7 +67,9 @@ def _no_metadata(reader: Reader, data_files: list[str]) -> None:
     if left:
         text = f"{left[0]} was never renamed to {METADATA}: the save stopped in its last step"
         reader.made.fault("complete.metadata-temporary", text, file=folder.full(left[0]))
-    text = f"{len(data_files)} data files but no {METADATA}: the save did not finish, or the metadata lies on another node"
+    text = (
+        f"{len(data_files)} data files but no {METADATA}: the save did not finish, or the metadata lies on another node"
+    )
     reader.made.fault("complete.metadata-missing", text, file=folder.full(METADATA), measured=0, limit=1, unit="file")
     reader.made.completion = Completion(proven=False, proof=f"{METADATA} is missing")
 
@@ -93,7 +99,9 @@ def _add_items(reader: Reader, metadata: Metadata, prefix: str, used: dict[str, 
     while storage:
         index, info = storage.popitem()
         if not isinstance(index, Index) or not isinstance(info, Info) or not info.valid:
-            reader.made.fault("dcp.storage-entry", f"the metadata holds an invalid storage entry for {_fqn(index)}", key=_fqn(index))
+            reader.made.fault(
+                "dcp.storage-entry", f"the metadata holds an invalid storage entry for {_fqn(index)}", key=_fqn(index)
+            )
             continue
         places.setdefault(index.fqn, {})[index.offset] = info
         used.setdefault(info.path, []).append((info.offset, info.length))
@@ -120,7 +128,9 @@ def _finder(reader: Reader) -> Callable[[Item], Any]:
     return find
 
 
-def _add_tensor(reader: Reader, name: str, meta: TensorMeta, places: dict[Any, Info], finder: Callable[[Item], Any]) -> None:
+def _add_tensor(
+    reader: Reader, name: str, meta: TensorMeta, places: dict[Any, Info], finder: Callable[[Item], Any]
+) -> None:
     made = reader.made
     dtype = dtype_name(meta.dtype)
     if dtype is None or not meta.valid:
@@ -153,13 +163,35 @@ def check_cover(made: Checkpoint, tensor: Tensor, boxes: list[tuple[tuple[int, .
     elif found.overlap is not None:
         one, two = (boxes[i] for i in found.overlap)
         text = f"{name} {shape}: the chunks at {list(one[0])} and {list(two[0])} overlap"
-        made.fault("shard.overlap", text, tensor=name, file=tensor.file, measured=found.volume, limit=found.size, unit="element")
+        made.fault(
+            "shard.overlap",
+            text,
+            tensor=name,
+            file=tensor.file,
+            measured=found.volume,
+            limit=found.size,
+            unit="element",
+        )
     elif found.volume < found.size:
         missing = found.size - found.volume
-        text = f"{name} {shape}: chunks cover {found.volume:,} of {found.size:,} elements, the hole begins at {list(found.hole or ())}"
-        made.fault("shard.hole", text, tensor=name, file=tensor.file, measured=missing, limit=0, unit="element", key=str(list(found.hole or ())))
+        text = (
+            f"{name} {shape}: chunks cover {found.volume:,} of {found.size:,} "
+            f"elements, the hole begins at {list(found.hole or ())}"
+        )
+        made.fault(
+            "shard.hole",
+            text,
+            tensor=name,
+            file=tensor.file,
+            measured=missing,
+            limit=0,
+            unit="element",
+            key=str(list(found.hole or ())),
+        )
     elif found.unchecked:
-        made.fault("shard.unchecked", f"{name}: too many irregular chunks to test for overlaps", tensor=name, file=tensor.file)
+        made.fault(
+            "shard.unchecked", f"{name}: too many irregular chunks to test for overlaps", tensor=name, file=tensor.file
+        )
 
 
 def _add_bytes(reader: Reader, name: str, places: dict[Any, Info]) -> None:
@@ -181,6 +213,7 @@ def _add_bytes(reader: Reader, name: str, places: dict[Any, Info]) -> None:
         add_tree(reader, found.value, found, window, name, file)  # who wrote it says nothing about whose it is
 
 
+@lru_cache(maxsize=65_536)
 def _rank_of(path: str) -> int | None:
     match = _FILE.match(path)
     return int(match[1]) if match else None
@@ -192,7 +225,14 @@ def _check_files(reader: Reader, data_files: list[str], used: dict[str, list[tup
     for name in data_files:
         if name not in used and folder.size(name):
             text = f"{name} ({folder.size(name):,} bytes) is not part of this save: an earlier one had more ranks"
-            made.fault("file.orphan", text, file=folder.full(name), rank=_rank_of(name), measured=folder.size(name), unit="byte")
+            made.fault(
+                "file.orphan",
+                text,
+                file=folder.full(name),
+                rank=_rank_of(name),
+                measured=folder.size(name),
+                unit="byte",
+            )
     for name in folder.here():
         if name.endswith(".metadata.tmp"):
             text = f"{name} is left over beside a finished {METADATA}: a later save was interrupted"

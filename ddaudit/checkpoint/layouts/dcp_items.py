@@ -18,8 +18,15 @@ class Item:
     __slots__ = ("dtype", "file", "find", "info", "name", "offsets", "shape")
 
     def __init__(
-        self, find: Callable[[Item], Any], name: str, dtype: str, offsets: tuple[int, ...], shape: tuple[int, ...], file: str, info: Info
-    ) -> None:  # fmt: skip
+        self,
+        find: Callable[[Item], Any],
+        name: str,
+        dtype: str,
+        offsets: tuple[int, ...],
+        shape: tuple[int, ...],
+        file: str,
+        info: Info,
+    ) -> None:
         self.find = find
         self.name = name
         self.dtype = dtype
@@ -85,7 +92,9 @@ def check_ranges(reader: Reader, used: dict[str, list[tuple[int, int]]]) -> None
             continue
         if path not in folder:
             text = f"{path} is missing: the metadata says it holds {len(ranges)} items"
-            made.fault("complete.file-missing", text, file=full, rank=_rank(path), measured=0, limit=len(ranges), unit="item")
+            made.fault(
+                "complete.file-missing", text, file=full, rank=_rank(path), measured=0, limit=len(ranges), unit="item"
+            )
             continue
         _check_file(reader, path, ranges)
 
@@ -103,8 +112,13 @@ def _check_file(reader: Reader, path: str, ranges: list[tuple[int, int]]) -> Non
             made.fault("shard.range", f"{path}: an item at {offset:,} of {length:,} bytes cannot exist", file=full)
             return
         if offset + length > size:
-            text = f"{path} has {size:,} bytes, an item needs {offset + length:,}: the file is cut short or is another save's"
-            made.fault("file.truncated", text, file=full, rank=_rank(path), measured=size, limit=offset + length, unit="byte")
+            text = (
+                f"{path} has {size:,} bytes, an item needs {offset + length:,}: "
+                "the file is cut short or is another save's"
+            )
+            made.fault(
+                "file.truncated", text, file=full, rank=_rank(path), measured=size, limit=offset + length, unit="byte"
+            )
             return
         if offset < end:
             made.fault("shard.range", f"{path}: the items at {offset:,} and before it overlap", file=full)
@@ -115,6 +129,3 @@ def _check_file(reader: Reader, path: str, ranges: list[tuple[int, int]]) -> Non
     if end < size:
         text = f"{path}: {size - end:,} bytes follow the last item"
         made.fault("file.trailing", text, file=full, measured=size - end, unit="byte")
-
-
-

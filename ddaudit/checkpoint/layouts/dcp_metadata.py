@@ -63,7 +63,9 @@ class TensorMeta(_Consumed):
 
     @property
     def valid(self) -> bool:
-        sizes_ok = isinstance(self.size, tuple) and len(self.size) <= 64 and all(type(n) is int and n >= 0 for n in self.size)
+        sizes_ok = (
+            isinstance(self.size, tuple) and len(self.size) <= 64 and all(type(n) is int and n >= 0 for n in self.size)
+        )
         return sizes_ok and isinstance(self.chunks, list) and all(
             isinstance(c, Box) and isinstance(c.offsets, tuple) and isinstance(c.sizes, tuple) for c in self.chunks
         )  # fmt: skip
@@ -130,7 +132,9 @@ class Info(_Consumed):
 
     def take(self, state: dict[Any, Any]) -> None:
         self.path, self.offset, self.length = state.get("relative_path"), state.get("offset"), state.get("length")
-        self.transforms = [str(t)[:40] for t in state["transform_descriptors"]] if state.get("transform_descriptors") else None
+        self.transforms = (
+            [str(t)[:40] for t in state["transform_descriptors"]] if state.get("transform_descriptors") else None
+        )
 
     @property
     def valid(self) -> bool:

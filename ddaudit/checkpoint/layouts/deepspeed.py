@@ -1,6 +1,8 @@
-"""DeepSpeed ZeRO 1, 2, 3, pipeline and MoE: model-state files, one optimizer file for each data- and model-parallel rank.
+"""DeepSpeed ZeRO 1, 2, 3, pipeline and MoE: model-state files, one optimizer file for each data- and model-parallel
+rank.
 
-Flat fp32 partitions and moments are cut back into parameters: by ``param_slice_mappings`` where a shard has them, else by the
+Flat fp32 partitions and moments are cut back into parameters: by ``param_slice_mappings`` where a shard has them,
+else by the
 order of ``param_shapes`` (ZeRO 1/2: one run over all ranks; ZeRO 3: every parameter split evenly over the ranks).
 There is no completion marker: ``latest`` is written when rank 0 is done, so only counts can tell.
 """
@@ -11,7 +13,7 @@ import re
 from typing import Any
 
 from ddaudit.checkpoint.folder import Folder
-from ddaudit.checkpoint.layouts.deepspeed_flat import Shard, add_zero12, add_zero3
+from ddaudit.checkpoint.layouts.deepspeed_flat import Shard, add_zero3, add_zero12
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Completion
@@ -25,7 +27,15 @@ _LAYER = re.compile(r"^layer_(\d+)-model_(\d+)-model_states\.pt$")
 _EXPERT = re.compile(r"^(?:layer_(\d+)_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt$")
 _EXPERT_OPTIM = re.compile(r"^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
 _PATTERNS = (_MODEL, _MODEL3, _OPTIM, _LAYER, _EXPERT, _EXPERT_OPTIM)
-_SKIP = ("module", "param_shapes", "optimizer", "buffer_names", "frozen_param_shapes", "shared_params", "frozen_param_fragments")
+_SKIP = (
+    "module",
+    "param_shapes",
+    "optimizer",
+    "buffer_names",
+    "frozen_param_shapes",
+    "shared_params",
+    "frozen_param_fragments",
+)
 
 
 def detect(folder: Folder) -> bool:
@@ -112,9 +122,19 @@ def _read_optimizers(reader: Reader, prefix: str) -> list[Shard]:
         shards.append(shard)
         inner = shard.base
         groups = inner.get("param_groups") if isinstance(inner, dict) else None
-        add_tree(reader, {"param_groups": groups}, found, reader.folder.source(name), f"{prefix}optimizer.dp{dp}mp{mp}", full, dp)
+        add_tree(
+            reader,
+            {"param_groups": groups},
+            found,
+            reader.folder.source(name),
+            f"{prefix}optimizer.dp{dp}mp{mp}",
+            full,
+            dp,
+        )
         for key in ("loss_scaler",):
-            add_tree(reader, state.get(key), found, reader.folder.source(name), f"{prefix}loss_scaler.dp{dp}mp{mp}", full, dp)
+            add_tree(
+                reader, state.get(key), found, reader.folder.source(name), f"{prefix}loss_scaler.dp{dp}mp{mp}", full, dp
+            )
     for name in sorted(n for n in reader.folder.here() if _EXPERT_OPTIM.match(n)):
         reader.load(name, f"{prefix}optimizer.{name.removesuffix('_optim_states.pt')}")
     return shards
@@ -157,28 +177,34 @@ def _check_counts(reader: Reader, models: list[str], ranks3: set[int], shards: l
     """One optimizer file for each (dp, mp); under ZeRO 3 as many model files; one model file for each mp."""
     made, folder = reader.made, reader.folder
     have = {(s.dp, s.mp) for s in shards}
-    mp_size = max([made.world.get("mp", (1, ""))[0], *(mp + 1 for _, mp in have)])
-    dp_size = made.world.get("dp", (max((d for d, _ in have), default=0) + 1, ""))[0]
-    # "dp" was noted by its first source; a shard that disagrees is a fault of its own. The larger count is what must exist.
-    dp_size = max([dp_size, *(int(f.measured) for f in made.faults if f.kind == "world.disagrees" and f.key == "dp" and f.measured)])
+    dp_size, mp_size = _sizes(made, have)
+    need = dp_size * mp_size
     lost = [(d, m) for m in range(min(mp_size, 4096)) for d in range(min(dp_size, 65536)) if (d, m) not in have]
-    if shards or stage or ranks3:
-        for dp, mp in lost[:20]:
-            text = f"optimizer shard of dp rank {dp}, mp rank {mp} is missing: {len(have)} of {dp_size * mp_size} files are there"
-            made.fault("complete.shard-missing", text, file=f"{folder.prefix}*zero_pp_rank_{dp}_mp_rank_{mp:02d}_optim_states.pt",
-                       rank=dp, measured=len(have), limit=dp_size * mp_size, unit="file")  # fmt: skip
-    if ranks3:
-        for dp in sorted(set(range(dp_size)) - ranks3)[:20]:
-            text = f"model states of dp rank {dp} are missing: {len(ranks3)} of {dp_size} files are there"
-            made.fault("complete.shard-missing", text, file=f"{folder.prefix}zero_pp_rank_{dp}_mp_rank_00_model_states.pt", rank=dp)
+    counts: dict[str, Any] = {"measured": len(have), "limit": need, "unit": "file"}
+    for dp, mp in lost[:20] if shards or stage or ranks3 else ():
+        text = f"optimizer shard of dp rank {dp}, mp rank {mp} is missing: {len(have)} of {need} files are there"
+        name = f"{folder.prefix}*zero_pp_rank_{dp}_mp_rank_{mp:02d}_optim_states.pt"
+        made.fault("complete.shard-missing", text, file=name, rank=dp, **counts)
+    for dp in sorted(set(range(dp_size)) - ranks3)[:20] if ranks3 else ():
+        text = f"model states of dp rank {dp} are missing: {len(ranks3)} of {dp_size} files are there"
+        name = f"{folder.prefix}zero_pp_rank_{dp}_mp_rank_00_model_states.pt"
+        made.fault("complete.shard-missing", text, file=name, rank=dp)
     if not models:
-        made.fault("complete.file-missing", "no model_states file is there", file=f"{folder.prefix}mp_rank_00_model_states.pt")
-    stale = sorted(d for d, _ in have if d >= dp_size)
-    for dp in stale[:20]:
-        made.fault("file.stale-rank", f"the shard of dp rank {dp} is left from a save with more than {dp_size} ranks", rank=dp)
-    whole = not lost and bool(models)
+        name = f"{folder.prefix}mp_rank_00_model_states.pt"
+        made.fault("complete.file-missing", "no model_states file is there", file=name)
+    for dp in sorted({d for d, _ in have if d >= dp_size})[:20]:
+        text = f"the shard of dp rank {dp} is left from a save with more than {dp_size} ranks"
+        made.fault("file.stale-rank", text, rank=dp)
     proof = f"{len(have)} optimizer files = dp {dp_size} x mp {mp_size}, {len(models)} model files"
-    made.completion = Completion(proven=whole if shards else None, proof=proof)
+    made.completion = Completion(proven=not lost and bool(models) if shards else None, proof=proof)
+
+
+def _sizes(made: Checkpoint, have: set[tuple[int, int]]) -> tuple[int, int]:
+    """(dp, mp) that must exist: what the files say, and where they disagree the larger count."""
+    mp_size = max([made.world.get("mp", (1, ""))[0], *(mp + 1 for _, mp in have)])
+    said = made.world.get("dp", (max((d for d, _ in have), default=0) + 1, ""))[0]
+    others = [f.measured for f in made.faults if f.kind == "world.disagrees" and f.key == "dp"]
+    return max([said, *(n for n in others if isinstance(n, int))]), mp_size
 
 
 def _promise(made: Checkpoint, state: dict[Any, Any]) -> None:

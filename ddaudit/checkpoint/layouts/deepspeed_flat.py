@@ -1,7 +1,7 @@
 """Flat ZeRO partitions, cut back into parameters.
 
-ZeRO 1/2: parameters of a group lie one behind the other in one flat run that the ranks cut into equal partitions (padding at
-the end). ZeRO 3: every parameter is cut into ``ceil(numel / ranks)`` pieces, piece ``r`` lying on rank ``r``, padded.
+ZeRO 1/2: parameters of a group lie one behind the other in one flat run that the ranks cut into equal partitions, with
+padding at the end. ZeRO 3: every parameter is cut into ``ceil(numel / ranks)`` pieces; piece ``r`` lies on rank ``r``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Shard:
             if isinstance(ref, TensorRef):
                 found["fp32"][number] = ref
         state = self.base.get("state")
-        for number, entry in (state.items() if isinstance(state, dict) else ()):
+        for number, entry in state.items() if isinstance(state, dict) else ():
             if isinstance(entry, dict) and type(number) is int:
                 for word, ref in entry.items():
                     if isinstance(ref, TensorRef) and ref.shape and isinstance(word, str):
@@ -52,7 +52,7 @@ class Shard:
 
     def steps(self) -> Iterator[tuple[int, Any]]:
         state = self.base.get("state")
-        for number, entry in (state.items() if isinstance(state, dict) else ()):
+        for number, entry in state.items() if isinstance(state, dict) else ():
             if isinstance(entry, dict) and "step" in entry:
                 yield number, entry["step"]
 
@@ -62,7 +62,8 @@ def state_name(tag: str, parameter: str, word: str) -> str:
 
 
 def piece(shard: Shard, ref: TensorRef, start: int, length: int, at: int) -> Chunk | None:
-    """Elements ``start .. start+length`` of a flat tensor, as the chunk that begins at element ``at`` of the parameter."""
+    """Elements ``start .. start+length`` of a flat tensor, as the chunk that begins at element ``at`` of the
+    parameter."""
     if ref.storage is None or shard.found is None or not ref.item_bytes:
         return None
     place = shard.found.storages.get(ref.storage.key)
@@ -83,7 +84,9 @@ def note_flat(made: Checkpoint, shard: Shard, tag: str) -> None:
         if value is not None:
             name = f"{tag}optimizer.state.{number}.step"
             made.steps.append(
-                StepValue(name=name, value=value, unit="update", file=shard.file, rank=shard.dp, tensor_of=f"group {number}")
+                StepValue(
+                    name=name, value=value, unit="update", file=shard.file, rank=shard.dp, tensor_of=f"group {number}"
+                )
             )
     for place in shard.found.storages.values():
         if place.crc is not None and place.length:
@@ -95,7 +98,13 @@ def read_scalar(shard: Shard, ref: Any) -> float | None:
 
     if isinstance(ref, (int, float)) and not isinstance(ref, bool):
         return float(ref)
-    if not isinstance(ref, TensorRef) or ref.numel != 1 or shard.found is None or shard.source is None or ref.storage is None:
+    if (
+        not isinstance(ref, TensorRef)
+        or ref.numel != 1
+        or shard.found is None
+        or shard.source is None
+        or ref.storage is None
+    ):
         return None
     place = shard.found.storages.get(ref.storage.key)
     if place is None or ref.extent * ref.item_bytes > place.length:
@@ -112,7 +121,10 @@ def _check_equal(made: Checkpoint, shards: list[Shard], words: dict[int, dict[st
                 base = groups["fp32"].get(number)
                 where = {"file": shard.file, "rank": shard.dp, "key": f"{word}[{number}]"}
                 if base is not None and ref.numel != base.numel:
-                    text = f"{shard.file}: {word} of group {number} has {ref.numel:,} elements, the weights have {base.numel:,}"
+                    text = (
+                        f"{shard.file}: {word} of group {number} has "
+                        f"{ref.numel:,} elements, the weights have {base.numel:,}"
+                    )
                     made.fault("optimizer.shape", text, measured=ref.numel, limit=base.numel, **where)
                 elif base is not None and ref.dtype != base.dtype:
                     text = f"{shard.file}: {word} of group {number} is {ref.dtype}, the master weights are {base.dtype}"
@@ -144,13 +156,15 @@ def add_zero12(made: Checkpoint, tag: str, shards: list[Shard], groups: list[dic
                 _add(made, tag, parameter, word, shape, cut.get(parameter, []), words)
 
 
-def _by_slices(order: list[Shard], words: Any, word: str, number: int) -> dict[str, list[tuple[Shard, TensorRef, int, int, int]]]:
+def _by_slices(
+    order: list[Shard], words: Any, word: str, number: int
+) -> dict[str, list[tuple[Shard, TensorRef, int, int, int]]]:
     """param_slice_mappings: on each rank, where in its partition a parameter's fragment lies. Ranks come in order."""
     cut: dict[str, list[tuple[Shard, TensorRef, int, int, int]]] = {}
     for shard in order:
         ref = words[shard.dp].get(word, {}).get(number)
         table = shard.slices[number]
-        for parameter, address in (table.items() if isinstance(table, dict) else ()):
+        for parameter, address in table.items() if isinstance(table, dict) else ():
             fields = address.fields if isinstance(address, Record) else {}
             numel, start = fields.get("numel"), fields.get("start")
             if ref is None or type(numel) is not int or type(start) is not int or min(numel, start) < 0:

@@ -19,7 +19,9 @@ def detect(folder: Folder) -> bool:
     zero = folder.sub("zero")
     if "zero" not in folder.folders():
         return False
-    return any(n.endswith(("/fp32.pt", "/exp_avg.pt", "/step.pt")) for n in zero.names()) or bool(folder.sub("tmp").names())
+    return any(n.endswith(("/fp32.pt", "/exp_avg.pt", "/step.pt")) for n in zero.names()) or bool(
+        folder.sub("tmp").names()
+    )
 
 
 def read(reader: Reader) -> None:
@@ -117,12 +119,22 @@ def _check(made: Checkpoint, folder: Folder, words: dict[str, set[str]], shapes:
     for parameter, have in real.items():
         for word in sorted(common - have):
             path = folder.full(f"zero/{parameter}/{word}.pt")
-            made.fault("complete.shard-missing", f"{parameter} has no {word}.pt, other parameters do", file=path, tensor=parameter, key=word)
+            made.fault(
+                "complete.shard-missing",
+                f"{parameter} has no {word}.pt, other parameters do",
+                file=path,
+                tensor=parameter,
+                key=word,
+            )
     for parameter in sorted(set(shapes) - set(words)):
         path = folder.full(f"zero/{parameter}")
         made.fault("complete.shard-missing", f"{parameter} has no folder below zero/", file=path, tensor=parameter)
     if "exp_avg" not in everything and "momentum_buffer" in everything:
-        made.fault("universal.not-adam", "the states are not Adam's: the universal loader knows Adam's names only", key="momentum_buffer")
+        made.fault(
+            "universal.not-adam",
+            "the states are not Adam's: the universal loader knows Adam's names only",
+            key="momentum_buffer",
+        )
     whole = not any(f.kind == "complete.shard-missing" for f in made.faults)
     proof = f"{len(words)} parameter folders for {len(shapes)} parameters in param_shapes"
     made.completion = Completion(proven=whole if shapes else None, proof=proof)

@@ -48,7 +48,9 @@ def read(reader: Reader, only: str | None = None) -> None:
     for name in names:
         _read_file(reader, name, f"{name.rsplit('.', 1)[0]}." if len(names) > 1 else "")
     made.completion = Completion(proven=True, proof="the superblock's end of file fits the file")
-    made.promises.update({"sampler": "unsaved", "schedule": "unsaved", "rng": "unsaved", "scaler": "unsaved", "step": "expected"})
+    made.promises.update(
+        {"sampler": "unsaved", "schedule": "unsaved", "rng": "unsaved", "scaler": "unsaved", "step": "expected"}
+    )
     for area in ("sampler", "schedule", "rng"):
         made.promise_notes[area] = "Keras files hold weights and optimizer variables only"
 
@@ -85,7 +87,12 @@ def _check_size(made: Checkpoint, source: Source, at: int, full: str) -> bool:
         made.fault("file.truncated", text, file=full, measured=source.size, limit=end, unit="byte")
         return False
     if end < source.size:
-        made.fault("file.trailing", f"{full}: {source.size - end:,} bytes follow the HDF5 data", file=full, measured=source.size - end)
+        made.fault(
+            "file.trailing",
+            f"{full}: {source.size - end:,} bytes follow the HDF5 data",
+            file=full,
+            measured=source.size - end,
+        )
     return True
 
 
@@ -97,7 +104,9 @@ def _child(reader: Reader, name: str) -> dict[str, Any] | None:
         made.fault("file.unsupported", f"{full}: {error}", file=full)
         return None
     argv = [sys.executable, "-m", "ddaudit.checkpoint.hdf5_child", str(path), reader.level]
-    environment = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "LANG")}
+    environment = {
+        k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "LANG")
+    }
     environment["PYTHONPATH"] = os.pathsep.join(p for p in (*sys.path, environment.get("PYTHONPATH", "")) if p)
     try:
         done = subprocess.run(argv, capture_output=True, timeout=_TIMEOUT_S, env=environment, check=False)
@@ -130,7 +139,9 @@ def _add(reader: Reader, document: dict[str, Any], full: str, prefix: str) -> No
         if not name.endswith(("layer_names", "weight_names")):
             made.values[prefix + _name(name)] = Value(prefix + _name(name), value, full)
     _check_names(made, document, full)
-    if "training_config" in document["attributes"] and not any(i["name"].startswith("optimizer_weights") for i in document["datasets"]):
+    if "training_config" in document["attributes"] and not any(
+        i["name"].startswith("optimizer_weights") for i in document["datasets"]
+    ):
         text = "the model was saved with its training configuration, but there are no optimizer weights"
         made.fault("optimizer.absent", text, file=full, key="optimizer_weights")
 
@@ -149,7 +160,9 @@ def _check_names(made: Checkpoint, document: dict[str, Any], full: str) -> None:
             continue
         for item in value:
             if word == "layer_names" and f"{group}/{item}" not in groups:
-                made.fault("tensor.missing", f"{full}: the layer {item} is listed but not there", file=full, tensor=str(item))
+                made.fault(
+                    "tensor.missing", f"{full}: the layer {item} is listed but not there", file=full, tensor=str(item)
+                )
             elif word == "weight_names" and not any(h.startswith(f"{group}/") and h.endswith(f"/{item}") for h in have):
                 text = f"{full}: the weight {item} of {group} is listed but not there"
                 made.fault("tensor.missing", text, file=full, tensor=f"{group}/{item}")

@@ -1,4 +1,5 @@
-"""HF Transformers Trainer: ``checkpoint-N/`` with ``trainer_state.json`` (written last), weights, optimizer, schedule, RNG."""
+"""HF Transformers Trainer: ``checkpoint-N/`` with ``trainer_state.json`` (written last), weights, optimizer, schedule,
+RNG."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ def detect(folder: Folder) -> bool:
         return True
     own = sum(n in folder for n in _OWN)
     named = _DIR.match(folder.name) and ("config.json" in folder or safetensors.detect(folder))
-    return own >= 2 or (own >= 1 and any(_RNG.match(n) for n in folder.here())) or bool(named and (own or "config.json" in folder))
+    return (
+        own >= 2
+        or (own >= 1 and any(_RNG.match(n) for n in folder.here()))
+        or bool(named and (own or "config.json" in folder))
+    )
 
 
 def _is_trainers(folder: Folder) -> bool:
@@ -81,7 +86,10 @@ def _trainer_state(made: Checkpoint, state: dict[str, Any], args: dict[str, Any]
             made.values[f"trainer_state.{key}"] = _value(f"trainer_state.{key}", state[key], full)
     said, asked = state.get("max_steps"), args.get("max_steps")
     if type(said) is int and type(asked) is int and asked > 0 and said != asked:
-        text = f"max_steps is {said} in trainer_state.json but {asked} in training_args.bin: the schedule was made for {asked}"
+        text = (
+            f"max_steps is {said} in trainer_state.json but {asked} "
+            f"in training_args.bin: the schedule was made for {asked}"
+        )
         made.fault("state.disagrees", text, file=full, key="max_steps", measured=said, limit=asked, unit="update")
     if type(said) is int and type(step) is int and 0 < said < step:
         text = f"global_step {step} is beyond max_steps {said}"
@@ -94,14 +102,23 @@ def _epoch(made: Checkpoint, state: dict[str, Any], args: dict[str, Any], step: 
     epoch, history = state.get("epoch"), state.get("log_history")
     if not isinstance(epoch, (int, float)) or type(step) is not int or step <= 0 or not isinstance(history, list):
         return
-    points = [(h["step"], h["epoch"]) for h in history if isinstance(h, dict) and type(h.get("step")) is int
-              and isinstance(h.get("epoch"), (int, float)) and 0 < h["step"] <= step and h["epoch"] > 0]  # fmt: skip
+    points = [
+        (h["step"], h["epoch"])
+        for h in history
+        if isinstance(h, dict)
+        and type(h.get("step")) is int
+        and isinstance(h.get("epoch"), (int, float))
+        and 0 < h["step"] <= step
+        and h["epoch"] > 0
+    ]
     if epoch > 0:
         made.facts["updates_per_epoch"] = step / epoch
     if points:
         rate = points[0][1] / points[0][0]
         if rate > 0 and abs(epoch / step - rate) > 0.25 * rate and abs(epoch - rate * step) > 2 * rate:
-            text = f"epoch {epoch:g} at step {step}, but the log counts {rate:.6g} epochs a step, {rate * step:.4g} in all"
+            text = (
+                f"epoch {epoch:g} at step {step}, but the log counts {rate:.6g} epochs a step, {rate * step:.4g} in all"
+            )
             made.fault("step.epoch-rate", text, file=full, key="epoch", measured=epoch, limit=rate * step, unit="epoch")
 
 
@@ -128,7 +145,9 @@ def _weights(reader: Reader) -> None:
             if unsafe_name(name):
                 made.fault("path.escape", f"{index}: the file name {name!r:.120} leads out", file=folder.full(index))
             elif name not in folder:
-                made.fault("complete.file-missing", f"{index} names {name}, and it is not there", file=folder.full(name))
+                made.fault(
+                    "complete.file-missing", f"{index} names {name}, and it is not there", file=folder.full(name)
+                )
 
 
 def _engine(reader: Reader) -> bool:
@@ -169,9 +188,17 @@ def _rng(reader: Reader) -> None:
 
 
 def _promise(made: Checkpoint, args: dict[str, Any], sharded: bool) -> None:
-    made.facts["homes"] = {"optimizer": "optimizer.pt", "schedule": "scheduler.pt", "step": STATE, "model": "model.safetensors",
-                           "rng": "rng_state_0.pth", "scaler": "scaler.pt"}  # fmt: skip
-    made.promises.update({"model": "required", "optimizer": "required", "schedule": "required", "sampler": "recomputed"})
+    made.facts["homes"] = {
+        "optimizer": "optimizer.pt",
+        "schedule": "scheduler.pt",
+        "step": STATE,
+        "model": "model.safetensors",
+        "rng": "rng_state_0.pth",
+        "scaler": "scaler.pt",
+    }
+    made.promises.update(
+        {"model": "required", "optimizer": "required", "schedule": "required", "sampler": "recomputed"}
+    )
     made.promise_notes["sampler"] = "the Trainer recomputes the skip from global_step; world size and batch must stay"
     if args.get("ignore_data_skip") is True:
         made.promise_notes["sampler"] = "ignore_data_skip is set: the epoch starts anew on resume"

@@ -1,4 +1,5 @@
-"""PyTorch Lightning: one ``.ckpt`` file, or a folder (FSDP/ModelParallel: DCP plus ``meta.pt``; DeepSpeed: a ZeRO tree)."""
+"""PyTorch Lightning: one ``.ckpt`` file, or a folder (FSDP/ModelParallel: DCP plus ``meta.pt``; DeepSpeed: a ZeRO
+tree)."""
 
 from __future__ import annotations
 
@@ -20,12 +21,16 @@ _KEYS = ("loops", "optimizer_states", "lr_schedulers", "callbacks", "hyper_param
 
 def detect(folder: Folder) -> bool:
     """The folder form; DeepSpeed's is found through the tag folder that ``latest`` names."""
-    return META in folder and (dcp.detect(folder) or "checkpoint" in folder.folders()) or _deepspeed(folder) is not None
+    return (META in folder and (dcp.detect(folder) or "checkpoint" in folder.folders())) or _deepspeed(
+        folder
+    ) is not None
 
 
 def _deepspeed(folder: Folder) -> str | None:
     tag = "checkpoint"
-    return tag if folder.name.endswith(".ckpt") and tag in folder.folders() and deepspeed.detect(folder.sub(tag)) else None
+    return (
+        tag if folder.name.endswith(".ckpt") and tag in folder.folders() and deepspeed.detect(folder.sub(tag)) else None
+    )
 
 
 def is_lightning(value: Any) -> bool:
@@ -53,7 +58,9 @@ def read(reader: Reader, only: str | None = None) -> None:
         found = reader.torch(only)
         if found is not None:
             _add(reader, found.value, found, only)
-        made.completion = Completion(proven=True, proof="the file is written whole and renamed; its directory says it is whole")
+        made.completion = Completion(
+            proven=True, proof="the file is written whole and renamed; its directory says it is whole"
+        )
         return
     tag = _deepspeed(folder)
     if tag is not None:
@@ -78,8 +85,13 @@ def _add(reader: Reader, value: Any, found: Any, name: str) -> None:
     flat = {n: v.value for n, v in made.values.items()}
     _find_loops(made, flat, full)
     if "global_step" in state and "loops" not in state:
-        made.fault("key.missing", "the loops' counters are not in the file: position and epoch are lost", file=full, key="loops")
-    sharded = META == name
+        made.fault(
+            "key.missing",
+            "the loops' counters are not in the file: position and epoch are lost",
+            file=full,
+            key="loops",
+        )
+    sharded = name == META
     for key in ("state_dict", "global_step", "optimizer_states", "lr_schedulers", "epoch"):
         if key not in state and not (sharded and key in ("state_dict", "optimizer_states")):
             missing = "weights-only save" if key == "optimizer_states" else "the key is not in the file"
@@ -87,13 +99,22 @@ def _add(reader: Reader, value: Any, found: Any, name: str) -> None:
 
 
 def _promise(made: Checkpoint) -> None:
-    made.promises.update({"model": "required", "optimizer": "required", "schedule": "expected", "sampler": "recomputed", "rng": "unsaved"})
+    made.promises.update(
+        {
+            "model": "required",
+            "optimizer": "required",
+            "schedule": "expected",
+            "sampler": "recomputed",
+            "rng": "unsaved",
+        }
+    )
     made.promise_notes["rng"] = "Lightning saves no RNG state"
     made.promise_notes["sampler"] = "Lightning skips batches by its loop counters; a stateful loader adds its own state"
 
 
 def _find_loops(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
-    """Loop counters. ``completed`` trails ``processed`` by one inside a batch hook, and ``_batches_that_stepped`` the step."""
+    """Loop counters. ``completed`` trails ``processed`` by one inside a batch hook, and ``_batches_that_stepped`` the
+    step."""
     head = "loops.fit_loop."
 
     def number(name: str) -> int | None:
@@ -104,27 +125,49 @@ def _find_loops(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
     manual = number("epoch_loop.manual_optimization.optim_step_progress.total.completed")
     total = stepped or manual
     if total:
-        made.steps.append(StepValue(name=head + "optimizer.step.total.completed", value=total, unit="update", file=file))
+        made.steps.append(
+            StepValue(name=head + "optimizer.step.total.completed", value=total, unit="update", file=file)
+        )
     processed = number("epoch_loop.batch_progress.total.processed")
     completed = number("epoch_loop.batch_progress.total.completed")
     ready = number("epoch_loop.batch_progress.total.ready")
     if processed is not None and completed is not None and ready is not None and max(ready, processed) - completed > 1:
-        text = f"batch counters disagree: ready {ready}, processed {processed}, completed {completed} (a gap of one is normal)"
-        made.fault("step.loops", text, file=file, key=head + "epoch_loop.batch_progress.total", measured=ready - completed, limit=1)
-    current = number("epoch_loop.batch_progress.current.processed")
-    if current is not None:
-        made.facts["batches_in_epoch"] = current
-        epoch = flat.get("epoch")
-        made.positions.append(
-            Position(name=head + "epoch_loop.batch_progress.current.processed", scope="rank", batches=current,
-                     epoch=epoch if type(epoch) is int else None, file=file, kind="loop")
-        )  # fmt: skip
-        made.extra_areas.setdefault("sampler", []).append(head + "epoch_loop.batch_progress")
-    done = number("epoch_progress.current.completed")
-    if done is not None and number("epoch_progress.current.ready") == done and made.facts.get("batches_in_epoch"):
-        last = flat.get(head + "epoch_loop.batch_progress.is_last_batch")
-        if last is False:
-            text = "the epoch counts as completed although its last batch was not reached: the rest of the epoch will be skipped"
-            made.fault("step.epoch-completed", text, file=file, key=head + "epoch_progress.current.completed")
+        text = (
+            f"batch counters disagree: ready {ready}, processed "
+            f"{processed}, completed {completed} (a gap of one is normal)"
+        )
+        made.fault(
+            "step.loops",
+            text,
+            file=file,
+            key=head + "epoch_loop.batch_progress.total",
+            measured=ready - completed,
+            limit=1,
+        )
+    _note_position(made, number("epoch_loop.batch_progress.current.processed"), flat.get("epoch"), file)
+    _check_epoch(made, flat, file)
     if processed is not None:
         made.facts["micro_batches"] = processed
+
+
+def _check_epoch(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
+    """An epoch that counts as completed before its last batch makes the resumed run skip the rest of it."""
+    head = "loops.fit_loop."
+    done = flat.get(head + "epoch_progress.current.completed")
+    ready = flat.get(head + "epoch_progress.current.ready")
+    if done is None or ready != done or not made.facts.get("batches_in_epoch"):
+        return
+    if flat.get(head + "epoch_loop.batch_progress.is_last_batch") is False:
+        text = "the epoch counts as completed although its last batch was not reached: the rest of it will be skipped"
+        made.fault("step.epoch-completed", text, file=file, key=head + "epoch_progress.current.completed")
+
+
+def _note_position(made: Checkpoint, current: int | None, epoch: Any, file: str) -> None:
+    """Batches of this epoch: by them Lightning skips on resume."""
+    if current is None:
+        return
+    name = "loops.fit_loop.epoch_loop.batch_progress.current.processed"
+    made.facts["batches_in_epoch"] = current
+    number = epoch if type(epoch) is int else None
+    made.positions.append(Position(name=name, scope="rank", batches=current, epoch=number, file=file, kind="loop"))
+    made.extra_areas.setdefault("sampler", []).append("loops.fit_loop.epoch_loop.batch_progress")

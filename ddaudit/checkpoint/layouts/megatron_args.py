@@ -23,7 +23,14 @@ def note_args(made: Checkpoint, args: Any, file: str) -> tuple[int, int, int]:
     consumed = fields.get("consumed_train_samples")
     if type(consumed) is int and not any(p.name == "args.consumed_train_samples" for p in made.positions):
         made.positions.append(
-            Position(name="args.consumed_train_samples", scope="global", samples=consumed, seed="seed" in fields, file=file, kind="consumed")
+            Position(
+                name="args.consumed_train_samples",
+                scope="global",
+                samples=consumed,
+                seed="seed" in fields,
+                file=file,
+                kind="consumed",
+            )
         )
         made.extra_areas.setdefault("sampler", []).append("args.consumed_train_samples")
     ep = fields.get("expert_model_parallel_size")

@@ -33,7 +33,7 @@ def is_megatron(made: Checkpoint) -> bool:
 
 
 def read(reader: Reader) -> None:
-    folder, made = reader.folder, reader.made
+    folder = reader.folder
     backend = None
     if "metadata.json" in folder:
         document = reader.json("metadata.json", "complete.marker-unreadable")
@@ -62,7 +62,9 @@ def finish(reader: Reader, backend: Any = None) -> None:
         text = "metadata.json is missing: it is written last, so the save did not finish"
         made.fault("complete.marker-missing", text, file=folder.full("metadata.json"), measured=0, limit=1, unit="file")
     else:
-        made.completion = Completion(proven=made.completion.proven is not False, proof="metadata.json is written last, and it is there")
+        made.completion = Completion(
+            proven=made.completion.proven is not False, proof="metadata.json is written last, and it is there"
+        )
     _common_in_shards(made)
     _check_objects(made)
     _check_integrity(reader)
@@ -98,7 +100,9 @@ def _check_objects(made: Checkpoint) -> None:
             kind = "rng.incomplete" if "rng" in base else "complete.object-missing"
             made.fault(kind, text, key=base, measured=len(have), limit=need, unit="object")
         elif base.endswith("rng_state") and made.facts.get("megatron_ep", 1) > 1 and need < made.facts["megatron_ep"]:
-            text = f"{base}: {need} RNG streams for expert parallelism {made.facts['megatron_ep']}: experts share a stream"
+            text = (
+                f"{base}: {need} RNG streams for expert parallelism {made.facts['megatron_ep']}: experts share a stream"
+            )
             made.fault("rng.collapsed", text, key=base, measured=need, limit=made.facts["megatron_ep"])
 
 

@@ -45,7 +45,9 @@ def read(reader: Reader) -> None:
     _check(reader, ranks, have_optimizer, wanted, inside)
 
 
-def _check(reader: Reader, ranks: list[str], have_optimizer: dict[str, bool], wanted: tuple[int, int, int], inside: bool) -> None:
+def _check(
+    reader: Reader, ranks: list[str], have_optimizer: dict[str, bool], wanted: tuple[int, int, int], inside: bool
+) -> None:
     """tp x pp (x ep) folders must exist, and if one of them has an optimizer file, all must."""
     made, folder = reader.made, reader.folder
     tp, pp, ep = wanted
@@ -55,8 +57,12 @@ def _check(reader: Reader, ranks: list[str], have_optimizer: dict[str, bool], wa
     ][:100_000]  # fmt: skip
     lost = [n for n in names if n not in ranks]
     for name in lost[:20]:
-        text = f"{name} is missing: tp {tp} x pp {pp} x ep {ep} = {len(names)} folders are needed, {len(ranks)} are there"
-        made.fault("complete.shard-missing", text, file=folder.full(name), measured=len(ranks), limit=len(names), unit="folder")
+        text = (
+            f"{name} is missing: tp {tp} x pp {pp} x ep {ep} = {len(names)} folders are needed, {len(ranks)} are there"
+        )
+        made.fault(
+            "complete.shard-missing", text, file=folder.full(name), measured=len(ranks), limit=len(names), unit="folder"
+        )
     if any(have_optimizer.values()) or (have_optimizer and not inside):
         for rank, there in have_optimizer.items():
             if not there and any(have_optimizer.values()):
@@ -64,7 +70,11 @@ def _check(reader: Reader, ranks: list[str], have_optimizer: dict[str, bool], wa
                 made.fault("complete.shard-missing", text, file=folder.full(f"{rank}/{_OPTIMIZER[0]}"))
     stale = sorted(set(ranks) - set(names)) if tp * pp * ep > 1 or len(ranks) > 1 else []
     for name in stale[:20]:
-        made.fault("file.stale-rank", f"{name} is beyond tp {tp} x pp {pp} x ep {ep}: left from another layout", file=folder.full(name))
+        made.fault(
+            "file.stale-rank",
+            f"{name} is beyond tp {tp} x pp {pp} x ep {ep}: left from another layout",
+            file=folder.full(name),
+        )
     made.completion = Completion(proven=not lost, proof=f"{len(ranks)} of tp {tp} x pp {pp} x ep {ep} folders")
     made.promises.update({"sampler": "recomputed", "scaler": "unsaved"})
     made.promise_notes["sampler"] = "Megatron continues from consumed_train_samples"

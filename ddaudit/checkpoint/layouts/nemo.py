@@ -1,4 +1,5 @@
-"""NeMo 2: ``<name>/weights/`` (a Megatron-core dist checkpoint) and ``<name>/context/``; ``<name>-unfinished`` beside it
+"""NeMo 2: ``<name>/weights/`` (a Megatron-core dist checkpoint) and ``<name>/context/``; ``<name>-unfinished`` beside
+it
 while it is written or deleted."""
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def read(reader: Reader) -> None:
         made.directory_step = int(match[1])
     if consumed and not made.positions:
         samples = int(consumed[1])
-        made.positions.append(Position(name="folder name", scope="global", samples=samples, file=folder.name, kind="consumed"))
+        made.positions.append(
+            Position(name="folder name", scope="global", samples=samples, file=folder.name, kind="consumed")
+        )
         made.extra_areas.setdefault("sampler", []).append("consumed_samples in the folder's name")
     made.facts["directory_step_slack"] = 1

@@ -53,7 +53,7 @@ def read(reader: Reader, prefix: str = "model.", only: str | None = None) -> Non
 
 
 def _check_sharded(reader: Reader) -> None:
-    """The ranks' shards that a consolidating save leaves beside its result: their faults count, their tensors repeat."""
+    """The ranks' shards that consolidation leaves beside its result: their faults count, their tensors repeat."""
     other = Checkpoint("shards")
     sub = Reader(reader.folder.sub("sharded"), other, reader.level)
     if any(_SHARD.match(n) for n in sub.folder.here()):
@@ -113,12 +113,22 @@ def _check_index(reader: Reader, index: str, headers: dict[str, SafetensorsHeade
             lost = [t for t in tensors if t not in headers[file].entries]
             if lost:
                 text = f"{index} says that {lost[0]} is in {file}, which does not hold it ({len(lost)} such tensors)"
-                made.fault("index.mismatch", text, file=folder.full(file), tensor=lost[0], measured=len(lost), limit=0, unit="tensor")
+                made.fault(
+                    "index.mismatch",
+                    text,
+                    file=folder.full(file),
+                    tensor=lost[0],
+                    measured=len(lost),
+                    limit=0,
+                    unit="tensor",
+                )
     _check_index_rest(reader, index, document, table, {f: headers[f] for f in wanted if f in headers})
     return set(wanted)
 
 
-def _check_index_rest(reader: Reader, index: str, document: Any, table: dict[str, Any], held: dict[str, SafetensorsHeader]) -> None:
+def _check_index_rest(
+    reader: Reader, index: str, document: Any, table: dict[str, Any], held: dict[str, SafetensorsHeader]
+) -> None:
     made, full = reader.made, reader.folder.full(index)
     extra = [t for header in held.values() for t in header.entries if t not in table]
     if extra:
@@ -135,7 +145,12 @@ def _check_index_rest(reader: Reader, index: str, document: Any, table: dict[str
 def _check_stale(reader: Reader, headers: dict[str, SafetensorsHeader], indexed: set[str]) -> None:
     """Weights beside an indexed set: an older save with another number of shards, or a bogus single file."""
     for name in headers:
-        if indexed and name not in indexed and not _is_optimizer(name) and (_NUMBERED.match(name) or name == "model.safetensors"):
+        if (
+            indexed
+            and name not in indexed
+            and not _is_optimizer(name)
+            and (_NUMBERED.match(name) or name == "model.safetensors")
+        ):
             text = f"{name} is not in the index: loaders that read every file would mix it in"
             reader.made.fault("file.stale", text, file=reader.folder.full(name))
 
@@ -155,7 +170,13 @@ def _check_numbers(reader: Reader, names: list[str]) -> None:
         missing = sorted(set(range(1, count + 1)) - have)
         if missing:
             text = f"{stem}: {len(have)} of {count} files are there, number {missing[0]} is missing"
-            made.fault("complete.file-missing", text, file=f"{stem}-{missing[0]:05d}-of-{count:05d}.safetensors", measured=len(have), limit=count)
+            made.fault(
+                "complete.file-missing",
+                text,
+                file=f"{stem}-{missing[0]:05d}-of-{count:05d}.safetensors",
+                measured=len(have),
+                limit=count,
+            )
     if len({stem for stem, _ in groups}) < len(groups):
         counts = sorted(count for _, count in groups)
         made.fault("file.stale", f"files of two saves lie together: sets of {counts}", measured=len(groups), limit=1)
@@ -217,7 +238,9 @@ def _boxes(reader: Reader, name: str, header: SafetensorsHeader, rank: int) -> l
         offsets = told.get("saved_offsets") if isinstance(told, dict) else None
         offsets = offsets if isinstance(offsets, list) else [0] * len(entry.shape)
         if len(offsets) != len(entry.shape) or not all(type(n) is int and n >= 0 for n in offsets):
-            made.fault("shard.out-of-bounds", f"{name}: {entry.name} has offsets {offsets!r:.60}", file=full, tensor=entry.name)
+            made.fault(
+                "shard.out-of-bounds", f"{name}: {entry.name} has offsets {offsets!r:.60}", file=full, tensor=entry.name
+            )
             continue
         dtype = SAFETENSORS_DTYPES.get(entry.dtype, entry.dtype)
         if entry.offset + entry.length <= reader.folder.size(name):

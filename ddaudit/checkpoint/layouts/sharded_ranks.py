@@ -1,4 +1,4 @@
-"""Joins per-rank files whose tensors are DTensors or ShardedTensors: local parts become chunks of one logical tensor."""
+"""Joins per-rank files of DTensors or ShardedTensors: local parts become chunks of one logical tensor."""
 
 from __future__ import annotations
 
@@ -56,3 +56,38 @@ def _join(made: Checkpoint, name: str, parts: list[tuple[int, Tensor]], dim: int
     for _, tensor in parts:
         made.tensors.pop(tensor.name, None)
     made.add_tensor(whole)
+
+
+def merge_copies(made: Checkpoint, prefix: str = "") -> None:
+    """What every rank stored alike (counters, groups, replicated tensors by their CRC) becomes one entry."""
+    ranks = {m["rank"] for n in (*made.values, *made.tensors) if (m := _RANK.match(n)) and m["head"] == prefix}
+    values: dict[str, list[str]] = {}
+    tensors: dict[str, list[str]] = {}
+    for table, found in ((made.values, values), (made.tensors, tensors)):
+        for name in table:
+            match = _RANK.match(name)
+            if match and match["head"] == prefix:
+                found.setdefault(match["rest"], []).append(name)
+    for rest, names in values.items():
+        first = made.values[names[0]]
+        if len(names) == len(ranks) and all(made.values[n].value == first.value for n in names):
+            for name in names:
+                del made.values[name]
+            first.name, first.rank = f"{prefix}{rest}", None
+            made.values.setdefault(first.name, first)
+    for rest, names in tensors.items():
+        marks = {_mark(made.tensors[n]) for n in names}
+        if len(names) == len(ranks) and len(marks) == 1 and None not in marks:
+            kept = made.tensors[names[0]]
+            for name in names:
+                del made.tensors[name]
+            kept.name, kept.rank = f"{prefix}{rest}", None
+            made.tensors.setdefault(kept.name, kept)
+
+
+def _mark(tensor: Tensor) -> Any:
+    """Dtype, shape and recorded CRC of a tensor that is one whole chunk; None when that is not known."""
+    span = tensor.chunks[0].span() if len(tensor.chunks) == 1 else None
+    if span is None or span.checksum is None or tensor.chunks[0].shape != tensor.shape:
+        return None
+    return tensor.dtype, tensor.shape, span.checksum.crc, span.offset - span.checksum.offset

@@ -1,4 +1,5 @@
-"""Plain files: one torch.save file, or a folder of them (``model.pt``, ``optimizer.pt``, ``rank0.pt``, ``rng_rank1.pt`` ...).
+"""Plain files: one torch.save file, or a folder of them (``model.pt``, ``optimizer.pt``, ``rank0.pt``,
+``rng_rank1.pt`` ...).
 
 The fallback of all layouts, so it judges files by their bytes and by the words in their names.
 """
@@ -20,7 +21,9 @@ from ddaudit.inert.torch_file import is_legacy
 
 NAME = "torch-files"
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar", ".th", ".pickle", ".model", ".state", ".p")
-_RANK = re.compile(r"^(?P<head>.*?)(?P<word>[_\-.]?(?:dp|world)?_?(?:rank|proc|process|gpu|worker)[_\-]?)(?P<rank>\d{1,6})(?P<tail>\D.*|)$")
+_RANK = re.compile(
+    r"^(?P<head>.*?)(?P<word>[_\-.]?(?:dp|world)?_?(?:rank|proc|process|gpu|worker)[_\-]?)(?P<rank>\d{1,6})(?P<tail>\D.*|)$"
+)
 _TEMPORARY = re.compile(r"(\.tmp|\.temp|\.part|\.partial|\.incomplete|\.swp|~|-unfinished)$|^\.?tmp|\.tmp[._-]")
 _ROLES = {
     "model": "model", "weights": "model", "pytorch_model": "model", "optim": "optimizer", "optimizer": "optimizer",
@@ -75,7 +78,11 @@ def read(reader: Reader, only: str | None = None) -> None:
 
 
 def _wanted(folder: Folder, name: str) -> bool:
-    if name.startswith(".") or is_temporary(name) or name.endswith((".safetensors", ".json", ".txt", ".py", ".yaml", ".md")):
+    if (
+        name.startswith(".")
+        or is_temporary(name)
+        or name.endswith((".safetensors", ".json", ".txt", ".py", ".yaml", ".md"))
+    ):
         return False
     return name.endswith(SUFFIXES) or _peek(folder, name)
 
@@ -136,7 +143,9 @@ def _prefix(name: str, prefix: str, value: Any, rank: int | None) -> str:
         role = role or "model"
     if isinstance(value, dict) and {"state", "param_groups"} <= set(value):
         role = "optimizer"
-    if isinstance(value, dict) and ({"_num_yielded"} <= set(value) or {"_snapshot"} <= set(value) or {"_sampler_iter_state"} <= set(value)):
+    if isinstance(value, dict) and (
+        {"_num_yielded"} <= set(value) or {"_snapshot"} <= set(value) or {"_sampler_iter_state"} <= set(value)
+    ):
         role = f"dataloader.{_stem(name)}"
     if rank is not None and role == "rng":
         return f"rng_rank{rank}"

@@ -41,7 +41,9 @@ def _entry(reader: Reader, key: str, entry: dict[str, Any]) -> None:
     made = reader.made
     rank, _, rest = key.partition("/")
     number = int(rank) if rank.isdigit() and len(rank) < 9 else None
-    name = (f"rank{rank}." if number else "") + rest.replace("/", ".").replace("%2F", "/").replace("optim.", "optimizer.", 1)
+    name = (f"rank{rank}." if number else "") + rest.replace("/", ".").replace("%2F", "/").replace(
+        "optim.", "optimizer.", 1
+    )
     kind = str(entry.get("type", "")).lower()
     if kind in ("tensor", "shardedtensor", "chunkedtensor", "dtensor"):
         _tensor(reader, name, entry, number)
@@ -67,15 +69,25 @@ def _primitive(entry: dict[str, Any]) -> Any:
 
 def _tensor(reader: Reader, name: str, entry: dict[str, Any], rank: int | None) -> None:
     made = reader.made
-    parts = entry.get("shards") or entry.get("chunks") or [{"offsets": None, "sizes": entry.get("shape"), "tensor": entry}]
+    parts = (
+        entry.get("shards") or entry.get("chunks") or [{"offsets": None, "sizes": entry.get("shape"), "tensor": entry}]
+    )
     if not isinstance(parts, list):
         return
     dtype = str(entry.get("dtype") or (parts[0].get("tensor") or {}).get("dtype", "")).removeprefix("torch.")
     shape = entry.get("shape")
     if shape is None and all(isinstance(p, dict) and isinstance(p.get("sizes"), list) for p in parts):
-        shape = [max(o + n for o, n in pairs) for pairs in zip(*[list(zip(p["offsets"], p["sizes"], strict=True)) for p in parts], strict=True)]
+        shape = [
+            max(o + n for o, n in pairs)
+            for pairs in zip(*[list(zip(p["offsets"], p["sizes"], strict=True)) for p in parts], strict=True)
+        ]
     if not isinstance(shape, list) or dtype not in ITEM_BITS or not all(type(n) is int and n >= 0 for n in shape):
-        made.fault("file.malformed", f"{MANIFEST}: {name} has no valid dtype and shape", file=reader.folder.full(MANIFEST), tensor=name)
+        made.fault(
+            "file.malformed",
+            f"{MANIFEST}: {name} has no valid dtype and shape",
+            file=reader.folder.full(MANIFEST),
+            tensor=name,
+        )
         return
     tensor = Tensor(name, dtype, tuple(shape), file=reader.folder.full(MANIFEST), rank=rank)
     boxes = []
@@ -92,22 +104,39 @@ def _tensor(reader: Reader, name: str, entry: dict[str, Any], rank: int | None) 
 
 
 def _span(reader: Reader, name: str, entry: dict[str, Any], dtype: str, numel: int, rank: int | None) -> Span | None:
-    made, location = reader.made, entry.get("location")
+    made, location = reader.made, str(entry.get("location") or "")
     full = reader.folder.full(str(location))
     if unsafe_name(location):
         made.fault("path.escape", f"{MANIFEST} names the blob {location!r:.120}, which leads out", tensor=name)
         return None
     if location not in reader.folder:
-        made.fault("complete.file-missing", f"{location} is missing: {name} lies in it", file=full, tensor=name, rank=rank)
+        made.fault(
+            "complete.file-missing", f"{location} is missing: {name} lies in it", file=full, tensor=name, rank=rank
+        )
         return None
     span = entry.get("byte_range")
-    start, end = span if isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span) else (0, reader.folder.size(location))
+    start, end = (
+        span
+        if isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)
+        else (0, reader.folder.size(location))
+    )
     need = numel * ITEM_BITS[dtype] // 8
     if entry.get("serializer") == "torch_save":
         return _archived(reader, name, location, start, end)
     if start < 0 or end > reader.folder.size(location) or end - start != need:
-        text = f"{name} needs {need:,} bytes; {location} has {reader.folder.size(location):,}, the range is {start:,}-{end:,}"
-        made.fault("file.truncated", text, file=full, tensor=name, measured=reader.folder.size(location), limit=end, unit="byte")
+        text = (
+            f"{name} needs {need:,} bytes; {location} has "
+            f"{reader.folder.size(location):,}, the range is {start:,}-{end:,}"
+        )
+        made.fault(
+            "file.truncated",
+            text,
+            file=full,
+            tensor=name,
+            measured=reader.folder.size(location),
+            limit=end,
+            unit="byte",
+        )
         return None
     return Span(full, start)
 
@@ -129,11 +158,13 @@ def _archived(reader: Reader, name: str, location: str, start: int, end: int) ->
 
 
 def _object(reader: Reader, name: str, entry: dict[str, Any], rank: int | None) -> None:
-    location = entry.get("location")
+    location = str(entry.get("location") or "")
     if unsafe_name(location):
         reader.made.fault("path.escape", f"{MANIFEST} names the blob {location!r:.120}, which leads out", key=name)
     elif location not in reader.folder:
         full = reader.folder.full(str(location))
-        reader.made.fault("complete.file-missing", f"{location} is missing: {name} lies in it", file=full, key=name, rank=rank)
+        reader.made.fault(
+            "complete.file-missing", f"{location} is missing: {name} lies in it", file=full, key=name, rank=rank
+        )
     else:
         reader.load(str(location), name, rank)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from ddaudit.checkpoint.folder import Folder
-from ddaudit.checkpoint.layouts.sharded_ranks import merge_ranks
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Completion
 
@@ -52,7 +51,9 @@ def _read_part(reader: Reader, prefix: str) -> bool:
         made.fault("file.stale", text, file=folder.full("."), measured=len(sizes), limit=1)
     newest = max(sizes, key=lambda s: max(folder.mtime(n) for n in folder.here() if f"_world_size_{s}_" in n))
     made.know("ranks", newest, "world_size in file names")
-    lost = [(k, r) for k in {k for k, _ in have} for r in range(min(newest, 65536)) if r not in have.get((k, newest), set())]
+    lost = [
+        (k, r) for k in {k for k, _ in have} for r in range(min(newest, 65536)) if r not in have.get((k, newest), set())
+    ]
     for kind in _ROLES:
         if not any(k == kind for k, _ in have) and kind != "extra_state":
             made.facts.setdefault("verl_missing", []).append(kind)
@@ -60,5 +61,5 @@ def _read_part(reader: Reader, prefix: str) -> bool:
         name = f"{kind}_world_size_{newest}_rank_{rank}.pt"
         made.fault("complete.shard-missing", f"{name} is missing", file=folder.full(name), rank=rank)
     if not lost:
-        merge_ranks(made, prefix)
+        made.facts.setdefault("merge", []).append(prefix)
     return not lost

@@ -1,4 +1,5 @@
-"""Zarr v2 directories (Megatron's old backend): ``<tensor>/.zarray`` plus one file a chunk. A missing chunk reads as zeros."""
+"""Zarr v2 directories (Megatron's old backend): ``<tensor>/.zarray`` plus one file a chunk. A missing chunk reads as
+zeros."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def read(reader: Reader) -> None:
 def _array(reader: Reader, path: str) -> None:
     made, full = reader.made, reader.folder.full(f"{path}/.zarray")
     info = reader.json(f"{path}/.zarray")
-    shape, chunks = (info.get("shape"), info.get("chunks")) if isinstance(info, dict) else (None, None)
+    info = info if isinstance(info, dict) else {}
+    shape: Any = info.get("shape")
+    chunks: Any = info.get("chunks")
     if not _sizes(shape) or not _sizes(chunks) or len(shape) != len(chunks) or 0 in chunks:
         made.fault("file.malformed", f"{path}/.zarray gives no valid shape and chunks", file=full)
         return
@@ -51,7 +54,9 @@ def _array(reader: Reader, path: str) -> None:
         key = str(separator).join(map(str, at)) if at else "0"
         if key not in have:
             text = f"{path}: chunk {key} of {need} is missing and would be read as zeros"
-            made.fault("shard.hole", text, file=sub.full(key), tensor=tensor.name, measured=len(have), limit=need, unit="chunk")
+            made.fault(
+                "shard.hole", text, file=sub.full(key), tensor=tensor.name, measured=len(have), limit=need, unit="chunk"
+            )
             continue
         if plain and whole and dtype != "?":
             box = tuple(chunks) if prod(counts) > 1 else tuple(shape)
@@ -59,7 +64,9 @@ def _array(reader: Reader, path: str) -> None:
                 offsets = tuple(i * c for i, c in zip(at, chunks, strict=True))
                 tensor.chunks.append(Chunk(offsets, box, sub.full(key), Span(sub.full(key), 0)))
             else:
-                made.fault("file.truncated", f"{path}: chunk {key} is too short", file=sub.full(key), tensor=tensor.name)
+                made.fault(
+                    "file.truncated", f"{path}: chunk {key} is too short", file=sub.full(key), tensor=tensor.name
+                )
     made.add_tensor(tensor)
 
 
