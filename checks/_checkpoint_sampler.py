@@ -163,7 +163,8 @@ def _one(facts: CheckpointFacts, p: Position, step: float | None) -> Iterator[Fi
     if p.kind in ("consumed", "loop"):
         yield from _consumed(facts, p, step, where)
         return
-    later = (p.epoch or 0) > 0 or _epochs(facts, step) >= 1
+    epochs = max(_epochs(facts, step), float(facts.facts.get("epoch") or 0))
+    later = (p.epoch or 0) > 0 or epochs >= 1
     off = _samples_off(facts, p, step, where, later) or (None if later else _batches_off(facts, p, step, where))
     if off is not None:
         yield off
@@ -171,8 +172,8 @@ def _one(facts: CheckpointFacts, p: Position, step: float | None) -> Iterator[Fi
     if p.samples is not None and p.batches and (p.samples % p.batches) and not later:
         text = f"{p.name}: {p.samples:,} samples in {p.batches:,} batches do not divide"
         yield finding("sampler.position-mismatch", text, where=where, measured=p.samples, unit="sample")
-    if _epochs(facts, step) >= 1 and p.epoch is None and p.kind == "loader" and not p.seed:
-        text = f"{p.name} stores no epoch, and the run is in epoch {int(_epochs(facts, step))}"
+    if epochs >= 1 and p.epoch is None and p.kind == "loader" and not p.seed:
+        text = f"{p.name} stores no epoch, and the run is in epoch {int(epochs)}"
         yield finding("sampler.no-epoch", text, where=where)
 
 

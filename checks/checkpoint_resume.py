@@ -39,6 +39,8 @@ def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
         yield finding("optimizer.absent", text, where=Where(file=home(facts, "optimizer"), key="optimizer"))
     elif "optimizer" in config.get("verl_missing", ()):
         yield finding("optimizer.absent", "no optim_* files", where=Where(file=home(facts, "optimizer"), key="optim"))
+    elif (moved := _bound_to_layout(facts)) is not None:
+        yield moved
     elif not found and measured is not None:
         yield ok(
             f"{measured.covered:,} parameters have {', '.join(measured.moments) or 'state'}",
@@ -47,6 +49,20 @@ def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
             limit=measured.declared,
             limit_source="param_groups",
         )
+
+
+def _bound_to_layout(facts: CheckpointFacts) -> Finding | None:
+    """Megatron's default optimizer sharding loads only under the tensor- and pipeline-parallel sizes of the save."""
+    target, world = facts.target, facts.world
+    if target is None or facts.facts.get("optimizer_sharding") != "dp_reshardable":
+        return None
+    saved, wanted = (world.tp or 1, world.pp or 1), (target.tp or 1, target.pp or 1)
+    if saved == wanted:
+        return None
+    text = f"optimizer state is dp_reshardable: saved with tp {saved[0]} x pp {saved[1]}, not loadable with {wanted[0]} x {wanted[1]}"
+    return finding(
+        "optimizer.target", text, measured=str(wanted), limit=str(saved), limit_source="distrib_optim_sharding_type"
+    )
 
 
 @check(

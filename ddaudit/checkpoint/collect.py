@@ -39,7 +39,7 @@ class Options:
 
     level: Level = "full"
     jobs: int = 1
-    digest: bool = False
+    digest: bool = True
     progress: Progress | None = None
     target: World | None = None
     job: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -185,7 +185,8 @@ _KEPT = (
     "bf16",
     "verl_missing",
     "sample_in_epoch",
-    "accelerate_ranks",
+    "accelerate_ranks", "epoch",
+    "optimizer_sharding",
 )
 
 

@@ -69,6 +69,12 @@ def harvest(made: Checkpoint) -> tuple[Area, ...]:
             values.setdefault(tensor.name, Value(tensor.name, tensor.value, tensor.file, tensor.rank))
     if any(v.value is True and n.rsplit(".", 1)[-1] in ("fp16", "use_fp16") for n, v in values.items()):
         made.facts.setdefault("fp16", True)
+    words = {n.rsplit(".", 1)[-1] for n in values if area_of(n) == "scaler"}
+    if {"scale", "growth_factor"} <= words and "_growth_tracker" not in words:
+        made.fault("scaler.keys", "the loss scaler was saved without its growth tracker", key="_growth_tracker")
+    epoch = values["epoch"].value if "epoch" in values else None
+    if type(epoch) is int and made.layout in ("torch-files", "dcp"):
+        made.facts["epoch"] = epoch
     _find_world(made, values)
     _find_steps(made, values)
     _find_positions(made, values)

@@ -31,7 +31,7 @@ def _state() -> State:
         "optimizer": {"state": moments, "param_groups": [{"lr": 0.1, "params": [0, 1]}]},
         "scheduler": {"last_epoch": STEP, "base_lrs": [0.1]},
         "sampler": {"epoch": 0, "seed": 5, "num_replicas": RANKS, "next_index": STEP * MICRO},
-        "scaler": {"scale": 1024.0, "growth_factor": 2.0},
+        "scaler": {"scale": 1024.0, "growth_factor": 2.0, "_growth_tracker": 3},
         "global_step": STEP,
         "world_size": RANKS,
         "micro_batch_size": MICRO,

@@ -65,6 +65,8 @@ def finish(reader: Reader, backend: Any = None) -> None:
         made.completion = Completion(
             proven=made.completion.proven is not False, proof="metadata.json is written last, and it is there"
         )
+    kind = made.values.get("content_metadata.distrib_optim_sharding_type")
+    made.facts["optimizer_sharding"] = kind.value if kind is not None else None
     _common_in_shards(made)
     _check_objects(made)
     _check_integrity(reader)
