@@ -25,6 +25,8 @@ from ddaudit.evidence import (
     TensorCapture,
     TrainingTrace,
 )
+from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
+from ddaudit.evidence.checkpoint_words import meaning_of, status_of
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -36,9 +38,12 @@ __all__ = [
     "SERIES",
     "Array",
     "ArrayEvidence",
+    "CheckpointDiff",
+    "CheckpointFacts",
     "CheckpointWritten",
     "CommandRun",
     "Evidence",
+    "Fault",
     "Finding",
     "HostLoad",
     "Job",
@@ -51,15 +56,18 @@ __all__ = [
     "Measure",
     "MeasureLimits",
     "Measures",
+    "NameSeen",
     "Neighbour",
     "NoParams",
     "Plant",
+    "Position",
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
     "Remedy",
     "Severity",
     "Status",
+    "StepValue",
     "Stream",
     "TensorCapture",
     "TrainingTrace",
@@ -67,8 +75,10 @@ __all__ = [
     "check",
     "draft",
     "fail",
+    "meaning_of",
     "ok",
     "probe",
     "skip",
+    "status_of",
     "warn",
 ]

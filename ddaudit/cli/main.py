@@ -26,6 +26,10 @@ __all__ = ["COMMANDS", "cli", "main", "run"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ddaudit.cli.run", "Run a runbook: train, measure, judge, report."),
     "selftest": ("ddaudit.cli.selftest", "Plant each check's fault and show that the check turns red."),
+    "checkpoint": (
+        "ddaudit.cli.checkpoint",
+        "Audit, compare and verify checkpoints without executing anything in them.",
+    ),
     "report": ("ddaudit.cli.report", "Render a run again; rebuild what is missing."),
     "list": ("ddaudit.cli.list_", "List checks, probes, runbooks, packs or plants."),
     "show": ("ddaudit.cli.show", "Explain one check, probe, runbook or finding id."),
