@@ -21,7 +21,7 @@ from ddaudit.evidence import (
     TrainingTrace,
 )
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
-from ddaudit.limits import Limit, Limits
+from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
 from ddaudit.registry import NoParams, check, probe
 
@@ -38,6 +38,7 @@ __all__ = [
     "Limit",
     "Limits",
     "Measure",
+    "MeasureLimits",
     "Measures",
     "NoParams",
     "Plant",

@@ -52,7 +52,9 @@ class Problem(Exception):
 
     exit: ClassVar[Exit] = Exit.USAGE
 
-    def __init__(self, what: str, *, where: str | None = None, expected: str | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | None = None, expected: str | None = None, fix: str | None = None
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ddaudit.findings import Status
 
-__all__ = ["Limit", "Limits"]
+__all__ = ["Limit", "Limits", "MeasureLimits"]
 
 
 class Limit(BaseModel):
@@ -59,6 +60,8 @@ class Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: ClassVar[str] = ""
+    free: ClassVar[bool] = False
+    """True where the runbook, not the check, knows the metrics' names (:class:`MeasureLimits`)."""
 
     @classmethod
     def metrics(cls) -> dict[str, Limit]:
@@ -70,3 +73,28 @@ class Limits(BaseModel):
         """Defaults with the runbook's overrides; ``source`` (file:line) becomes those limits' source."""
         mine = {k.partition(".")[2]: v for k, v in overrides.items() if k.partition(".")[0] == cls.family}
         return cls(**{k: Limit(**{"source": source, **v}) for k, v in mine.items() if k in cls.model_fields})
+
+
+class MeasureLimits(Limits):
+    """Limits on measures that a runbook names: ``limits.bus_gbps = { fail_below = 320 }``.
+
+    :meth:`build` takes every limit of the step that is not some family's own metric.
+    """
+
+    free: ClassVar[bool] = True
+
+    by_name: Mapping[str, Limit] = Field(default_factory=dict)
+
+    @classmethod
+    def metrics(cls) -> dict[str, Limit]:
+        """None by itself: the step's probe declares the names."""
+        return {}
+
+    @classmethod
+    def build(cls, overrides: dict[str, Any], source: str) -> Self:
+        """All limits but those of known families; ``source`` (file:line) is kept where a limit has its own."""
+        families = {name for family in Limits.__subclasses__() for name in family.metrics()}
+        mine = {
+            name: Limit(**{"source": source, **bounds}) for name, bounds in overrides.items() if name not in families
+        }
+        return cls(by_name=mine)

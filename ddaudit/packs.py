@@ -103,11 +103,8 @@ def load(folders: Sequence[str | Path] = (), *, entries: bool = True, environmen
 
 def _entry_folders() -> list[Path]:
     """Folders that installed distributions offer. Ours is loaded first by name and is left out here."""
-    found = []
-    for entry in entry_points(group="ddaudit.packs"):
-        if entry.value != "ddaudit.packs:builtin":
-            found.append(Path(entry.load()()))
-    return found
+    others = [e for e in entry_points(group="ddaudit.packs") if e.value != "ddaudit.packs:builtin"]
+    return [Path(entry.load()()) for entry in others]
 
 
 PARTS = ("checks", "probes", "runbooks", "templates")

@@ -91,7 +91,7 @@ class ProbeSpec:
 
 
 def _source(function: Callable[..., Any]) -> Source:
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     return Source(code.co_filename, code.co_firstlineno)
 
 

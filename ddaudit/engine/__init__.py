@@ -1,0 +1,10 @@
+"""The engine: walks a plan, has checks judge what was recorded, and writes the record."""
+
+from __future__ import annotations
+
+from ddaudit.engine.journal import rebuild
+from ddaudit.engine.restore import restore
+from ddaudit.engine.session import Session, prepare, resume
+from ddaudit.engine.walk import Options, Quiet, Walk, Watcher
+
+__all__ = ["Options", "Quiet", "Session", "Walk", "Watcher", "prepare", "rebuild", "restore", "resume"]

@@ -242,7 +242,7 @@ def _tensors(streams: Sequence[Stream]) -> tuple[list[dict[str, Any]], dict[str,
     for stream in streams:
         rank = int(stream.of("rank")[0]["place"]["rank"])
         for event in stream.of("tensor"):
-            label = {k: event[k] for k in ("step", "role", "name", "replicated") if k in event}
+            label: dict[str, Any] = {k: event[k] for k in ("step", "role", "name", "replicated") if k in event}
             values = stream.tensor(event)
             arrays[f"tensor/{len(labels)}"] = Array(values, "1", tuple(f"dim{i}" for i in range(values.ndim)))
             labels.append({"rank": rank, **label})

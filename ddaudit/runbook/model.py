@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ddaudit.findings import Severity
+from ddaudit.runbook.lines import locate
 
 __all__ = ["Edges", "Param", "Plan", "PlannedStep", "Runbook", "Seconds", "Step", "parse_duration"]
-
-PLAN_SCHEMA = "ddaudit-plan/1"
 
 
 def parse_duration(value: Any) -> float:
     """``"90s"``, ``"2m"``, ``"1h"``, ``"250ms"`` or a number of seconds -> seconds (> 0)."""
     units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-    if isinstance(value, str):
-        number = value.rstrip("msh")
-        if value[len(number) :] not in units:
-            raise ValueError(f"{value!r} is no duration; write 90s, 2m or 1h")
-        seconds = float(number) * units[value[len(number) :]]
+    if isinstance(value, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|m|h)", value)):
+        seconds = float(found[1]) * units[found[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
     else:
@@ -62,11 +60,16 @@ class Edges(_Strict):
 
 
 class Step(_Strict):
-    """One ``toml step <id>`` fence. ``line`` is the fence's first line in the file, for messages."""
+    """One ``toml step <id>`` fence.
+
+    ``line`` is the fence's opening line in the file (1-based) and ``toml`` its text, so that messages can name the
+    line of a key.
+    """
 
     id: str
     title: str
     line: int
+    toml: str = Field("", repr=False)
     prose: str = ""
     probe: str | None = None
     manual: str | None = None
@@ -86,6 +89,10 @@ class Step(_Strict):
     always: bool = False
     remedy: str | None = None
 
+    def line_of(self, *keys: str) -> int:
+        """Line of a key (``"limits", "parallel", "grad_rel_l2"``), or of as much of that path as can be found."""
+        return self.line + locate(self.toml, keys)
+
 
 class Runbook(_Strict):
     """A whole page: the ``toml runbook`` header fence and its steps in order."""
@@ -93,6 +100,8 @@ class Runbook(_Strict):
     id: str
     title: str
     path: str
+    line: int = 1
+    toml: str = Field("", repr=False)
     mode: Literal["sweep", "triage"] = "sweep"
     owner: str | None = None
     budget: Seconds | None = None
@@ -102,10 +111,30 @@ class Runbook(_Strict):
     prose: str = ""
     steps: tuple[Step, ...] = ()
 
+    def step(self, id: str) -> Step:
+        """The step of that id; KeyError when there is none."""
+        for step in self.steps:
+            if step.id == id:
+                return step
+        raise KeyError(id)
+
+    def line_of(self, *keys: str) -> int:
+        """Line of a key of the header fence."""
+        return self.line + locate(self.toml, keys)
+
+    def source(self, line: int) -> str:
+        """``scale-out.md:31``: the place without the machine's own path, as reports print it."""
+        return f"{PurePath(self.path).name}:{line}"
+
 
 class PlannedStep(_Strict):
-    """A step with its parameters filled in. ``params`` may still hold ``$step.metric`` strings, resolved when the
-    step starts. ``limits`` maps ``family.metric`` to bounds; ``source`` is the step's ``file:line``."""
+    """A step with its parameters filled in.
+
+    ``params``, ``where``, ``when``, ``remedy`` and ``manual`` may still hold ``$step.metric`` (and ``$$`` for a plain
+    ``$``): :func:`ddaudit.runbook.resolve` finishes them when the step starts. ``checks`` are ids, globs already
+    expanded. ``limits`` maps ``family.metric`` to bounds, each with its own ``source`` (``file:line``); ``source`` is
+    the step's.
+    """
 
     id: str
     title: str
@@ -134,7 +163,7 @@ class PlannedStep(_Strict):
 class Plan(_Strict):
     """What a run will do, written to ``plan.json`` before anything starts: ranks read their orders from it."""
 
-    schema_: Literal["ddaudit-plan/1"] = Field(PLAN_SCHEMA, alias="schema")
+    schema_: Literal["ddaudit-plan/1"] = Field("ddaudit-plan/1", alias="schema")
     run_id: str
     runbook: str
     title: str

@@ -1,0 +1,88 @@
+"""What the commands share: options, the JSON envelope, and loading packs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ddaudit.errors import Exit, UsageProblem
+
+if TYPE_CHECKING:
+    from ddaudit.packs import Packs
+
+__all__ = ["emit_json", "envelope", "json_option", "load_packs", "pack_options", "parse_params", "problem_envelope"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(function: F) -> F:
+    """``--json``: one object on stdout, everything else on stderr."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(function)
+
+
+def pack_options(function: F) -> F:
+    """``--pack DIR`` (repeatable) and ``--packs builtin``; give both on to :func:`load_packs`."""
+    one = click.option(
+        "--pack", "pack", multiple=True, metavar="DIR", help="Also load this pack (a folder of code you trust)."
+    )
+    only = click.option(
+        "--packs", "packs", type=click.Choice(["all", "builtin"]), default="all", show_default=True,
+        help="builtin: load nothing but ddaudit's own checks.",
+    )  # fmt: skip
+    return one(only(function))
+
+
+def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:
+    """Loads packs as the options say; PackProblem when one cannot be."""
+    from ddaudit import packs as loader
+
+    if packs == "builtin" and pack:
+        raise UsageProblem("--packs builtin and --pack contradict each other", fix="drop one of them")
+    everything = packs == "all"
+    return loader.load(pack, entries=everything, environment=everything)
+
+
+def parse_params(pairs: Sequence[str]) -> dict[str, str]:
+    """``-P name=value`` words to a mapping; UsageProblem on a word without ``=`` or a name given twice."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise UsageProblem(f"-P {pair!r}", expected="name=value")
+        if name in found:
+            raise UsageProblem(f"-P {name} is given twice", fix="keep one")
+        found[name] = value
+    return found
+
+
+def envelope(command: str, verdict: str, exit_code: int, **more: Any) -> dict[str, Any]:
+    """The object that every ``--json`` prints: the keys common to all commands, then the command's own."""
+    head = {"schema": "ddaudit/1", "command": command, "verdict": verdict, "exit_code": int(exit_code)}
+    return {**head, "run": None, "questions": [], "findings": [], **more}
+
+
+def problem_envelope(command: str, text: str, code: Exit) -> str:
+    """The envelope of a call that could not be carried out."""
+    from ddaudit.jsonio import dumps
+
+    names = {Exit.USAGE: "USAGE", Exit.INTERNAL: "INTERNAL", Exit.INTERRUPTED: "INTERRUPTED"}
+    return dumps(envelope(command, names.get(code, "INCONCLUSIVE"), code, error=text))
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """Prints one JSON object and a newline on stdout."""
+    from ddaudit.jsonio import dumps
+
+    sys.stdout.write(dumps(value, indent=1) + "\n")
+
+
+def check_folder(path: str) -> Path:
+    """An existing folder, or a UsageProblem."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageProblem("no such folder", where=path)
+    return folder

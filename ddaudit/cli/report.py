@@ -1,0 +1,45 @@
+"""``ddaudit report``: the record's faces, drawn again."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from ddaudit.cli.common import check_folder, json_option, load_packs, pack_options
+
+__all__ = ["command"]
+
+FORMATS = ("json", "html", "md", "junit")
+
+
+@click.command("report")
+@click.argument("run")
+@click.option(
+    "--format", "formats", multiple=True, type=click.Choice(FORMATS), help="Write it there; default html, md."
+)
+@click.option("--rejudge", is_flag=True, help="Judge the evidence again with today's checks.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
+@pack_options
+@json_option
+def command(run: str, formats: tuple[str, ...], rejudge: bool, ascii_only: bool, as_json: bool, **packs: Any) -> int:
+    """Render a run again; rebuild what is missing.
+
+    RUN is a run folder, also one that was copied here. A missing or broken record or evidence.h5 is made again from
+    the events that every rank wrote; finished steps of an interrupted run are judged.
+    """
+    from ddaudit.engine.restore import restore
+    from ddaudit.report import render, write_reports
+
+    run_dir = check_folder(run).resolve()
+    loaded = load_packs(packs["pack"], packs["packs"])
+    record, notes = restore(run_dir, loaded, rejudge=rejudge)
+    for note in notes:
+        click.echo(f"ddaudit: {note}", err=True)
+    write_reports(record, run_dir, list(formats or ("html", "md")), loaded.template_folders)
+    face = "json" if as_json else "text"
+    sys.stdout.write(
+        render(record, face, run_dir=run_dir, template_folders=[], ascii_only=ascii_only).rstrip("\n") + "\n"
+    )
+    return record.exit_code

@@ -1,0 +1,166 @@
+"""``ddaudit run``: the main job."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ddaudit.cli.common import emit_json, envelope, json_option, load_packs, pack_options, parse_params
+from ddaudit.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from ddaudit.engine import Walk
+    from ddaudit.record import Record
+
+__all__ = ["command"]
+
+FORMATS = ("text", "json", "html", "md", "junit")
+
+
+@click.command("run")
+@click.argument("runbook", default="scale-out")
+@click.option("-P", "params", multiple=True, metavar="NAME=VALUE", help="Set a parameter of the runbook.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Run these steps and what they need.")
+@click.option("--skip", multiple=True, metavar="GLOB", help="Leave these steps out.")
+@click.option("--start", metavar="STEP", help="Triage runbooks: begin at this step.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False), default="ddaudit-runs", show_default=True, help="Root of run folders."
+)
+@click.option("--resume", metavar="RUN", help="Go on with a run folder that was interrupted.")
+@click.option("--dry-run", is_flag=True, help="Show the ordered steps and launch nothing.")
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    type=click.Choice(FORMATS),
+    help="Also write this format (html and md always are).",
+)
+@click.option("--fail-on", type=click.Choice(["minor", "major", "critical"]), default="major", show_default=True)
+@click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
+@click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
+@click.option("--answers", multiple=True, metavar="STEP=pass|warn|fail", help="Answer a manual step.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
+@click.option("--no-progress", is_flag=True, help="Nothing on stderr while it runs.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@pack_options
+@json_option
+def command(**options: Any) -> int:
+    """Run a runbook: train, measure, judge, report.
+
+    RUNBOOK is an id (see `ddaudit list runbooks`) or a file; the default is scale-out.
+    """
+    from ddaudit.engine.session import prepare, resume
+
+    packs = load_packs(options["pack"], options["packs"])
+    if options["resume"]:
+        session = resume(Path(options["resume"]), packs)
+    else:
+        session = prepare(
+            packs,
+            options["runbook"],
+            params=parse_params(options["params"]),
+            out=Path(options["out"]),
+            run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
+            device=options["device"],
+            seed=options["seed"],
+            only=options["only"],
+            skip=options["skip"],
+            start=options["start"],
+            argv=["ddaudit", *sys.argv[1:]],
+        )
+    if options["dry_run"]:
+        return _show_plan(session, options["as_json"])
+    return _execute(session, options)
+
+
+def _execute(session: Any, options: dict[str, Any]) -> int:
+    from ddaudit.cli.live import LiveView
+    from ddaudit.engine.walk import Options
+
+    answers = parse_params(options["answers"])
+    chosen = Options(options["fail_on"], options["strict"], options["warn_as_fail"], answers, _ask())
+    with LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"]) as view:
+        walk = session.walk(chosen, view)
+        with _signals(walk):
+            record = walk.execute("run", resumed=session.resumed)
+    return _tell(record, session, options)
+
+
+def _tell(record: Record, session: Any, options: dict[str, Any]) -> int:
+    from ddaudit.report import render, write_reports
+
+    formats = dict.fromkeys(["html", "md", *options["reports"]])
+    write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
+    if options["as_json"]:
+        sys.stdout.write(render(record, "json", run_dir=session.run_dir, template_folders=[]) + "\n")
+    else:
+        sys.stdout.write(
+            render(
+                record,
+                "text",
+                run_dir=session.run_dir,
+                template_folders=[],
+                ascii_only=options["ascii_only"],
+                quiet=options["quiet"],
+            )
+        )
+    return record.exit_code
+
+
+def _ask() -> Any:
+    """Asks a person on a terminal; without one, manual steps are skipped unless ``--answers`` has them."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+
+    def ask(question: str) -> str | None:
+        choice = click.prompt(question, type=click.Choice(["pass", "warn", "fail", "skip"]), err=True)
+        return None if choice == "skip" else str(choice)
+
+    return ask
+
+
+@contextmanager
+def _signals(walk: Walk) -> Iterator[None]:
+    """First Ctrl-C, TERM or HUP: end the running step, keep the rest. A second one ends at once."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        if walk.signal is not None:
+            raise KeyboardInterrupt
+        walk.interrupt(int(signal.SIGTERM if number == signal.SIGHUP else number))
+
+    before = {s: signal.signal(s, first) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show_plan(session: Any, as_json: bool) -> int:
+    plan = session.plan
+    if not plan.steps:
+        raise UsageProblem("the plan has no step", fix="loosen --only and --skip")
+    if as_json:
+        shown = ("id", "probe", "nproc", "timeout_s", "needs", "when", "checks", "params")
+        steps = [
+            {name: value for name, value in s.model_dump(mode="json").items() if name in shown} for s in plan.steps
+        ]
+        emit_json(envelope("run", "PASS", 0, dry_run=True, runbook=plan.runbook, device=plan.device, steps=steps))
+        return 0
+    click.echo(f"{plan.runbook} on {plan.device}, at most {sum(s.timeout_s for s in plan.steps):.0f} s:")
+    for step in plan.steps:
+        needs = f" after {', '.join(step.needs)}" if step.needs else ""
+        what = f"{step.probe or 'manual':<10} {step.nproc} process(es)"
+        click.echo(f"  {step.id:<20} {what}, at most {step.timeout_s:.0f} s{needs}")
+    return 0

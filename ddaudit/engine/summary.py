@@ -1,0 +1,51 @@
+"""The few numbers of a step that tables and ``$step.metric`` references use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ddaudit.evidence.base import Evidence
+from ddaudit.evidence.launch import LaunchFacts
+from ddaudit.evidence.measures import Measures
+from ddaudit.evidence.trace import TrainingTrace
+
+__all__ = ["summarise"]
+
+
+def summarise(evidence: Mapping[str, Evidence]) -> dict[str, Any]:
+    """Flat metric -> number or word. A name measured in several places keeps its last value."""
+    summary: dict[str, Any] = {}
+    for item in evidence.values():
+        if isinstance(item, TrainingTrace):
+            summary |= _training(item)
+        elif isinstance(item, Measures):
+            summary |= {m.name: m.value for m in item.values}
+        elif isinstance(item, LaunchFacts):
+            summary |= {"world_size": item.world_size, "launch_wall_s": item.seconds}
+    return summary
+
+
+def _training(trace: TrainingTrace) -> dict[str, Any]:
+    import numpy as np
+
+    job = trace.job
+    summary: dict[str, Any] = {
+        "parallel": job.parallel,
+        "variant": job.variant,
+        "dp": job.dp,
+        "steps": len(trace.steps),
+    }
+    loss, wall, tokens = trace.series("loss_nats"), trace.series("step_s"), trace.series("tokens")
+    if loss is not None and loss.size:
+        curve = np.nanmean(loss, axis=0) if np.isfinite(loss).any() else np.full(loss.shape[1], math.nan)
+        summary |= {"first_loss_nats": float(curve[0]), "last_loss_nats": float(curve[-1])}
+    if wall is not None and wall.shape[1] > 1:
+        # The first step pays for allocation and lazy initialisation; the median of the rest is the steady state.
+        slowest = np.nanmax(wall[:, 1:], axis=0)
+        summary["step_s"] = float(np.nanmedian(slowest))
+        if tokens is not None and job.dp and job.world_size:
+            per_step = float(np.nanmedian(np.nansum(tokens, axis=0))) * job.dp / job.world_size
+            summary["tokens_per_s"] = per_step / summary["step_s"] if summary["step_s"] > 0 else None
+    return summary

@@ -1,0 +1,145 @@
+"""The record of a run: plan, facts, findings and verdict. Every report is drawn from it alone.
+
+``record.json`` is rewritten atomically after each step, so whatever kills the run, what finished is on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ddaudit.errors import EvidenceProblem
+from ddaudit.findings import QUESTIONS, Finding, Severity, Status, Verdict
+from ddaudit.jsonio import dumps
+from ddaudit.runbook.model import Plan
+
+__all__ = ["SCHEMA", "Answer", "Record", "StepRecord", "answers", "load_record", "save_record", "write_atomically"]
+
+SCHEMA = "ddaudit/1"
+MAX_RECORD_BYTES = 512 << 20
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Answer(_Frozen):
+    """One of the seven questions, answered. ``status`` is a :class:`Status` word, "not-measured" or "not-asked"."""
+
+    id: str
+    status: str
+    answer: str
+    findings: tuple[int, ...] = ()
+    """Indices into the record's findings."""
+
+
+class StepRecord(_Frozen):
+    """What became of one planned step. ``state``: how it ended; ``reason`` says why it did not run or finish."""
+
+    id: str
+    title: str
+    state: Literal["done", "failed", "skipped", "timed-out", "interrupted"]
+    reason: str | None = None
+    started: float | None = None
+    seconds: float | None = None
+    evidence: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """Evidence kind -> its JSON facts (the arrays are in ``evidence.h5``)."""
+    summary: Mapping[str, Any] = Field(default_factory=dict)
+    """Small per-step numbers for tables: world size, tokens per second, launch seconds."""
+
+
+class Record(_Frozen):
+    """The whole run."""
+
+    schema_: Literal["ddaudit/1"] = Field("ddaudit/1", alias="schema")
+    ddaudit_version: str
+    command: str
+    run_id: str
+    created: float
+    seconds: float | None = None
+    plan: Plan | None = None
+    facts: Mapping[str, Any] = Field(default_factory=dict)
+    steps: tuple[StepRecord, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    questions: tuple[Answer, ...] = ()
+    verdict: Verdict = Verdict.INCONCLUSIVE
+    exit_code: int = 3
+    fail_on: Severity = Severity.MAJOR
+    complete: bool = False
+    """False while the run is going on, and for ever after when it was killed."""
+    extra: Mapping[str, Any] = Field(default_factory=dict)
+    """What a command adds to its JSON object: ``checkpoint``, ``incident``, ``trace``, ``script`` ..."""
+
+
+def answers(findings: tuple[Finding, ...], asked: Mapping[str, str]) -> tuple[Answer, ...]:
+    """Answers the seven questions from findings.
+
+    ``asked`` maps a question id to the sentence used when no finding measured it: it is "not-measured" with that
+    sentence. Questions missing from ``asked`` are "not-asked". The answer's text is that of the worst finding, and
+    among equals the first.
+    """
+    result = []
+    for id in QUESTIONS:
+        mine = [(i, f) for i, f in enumerate(findings) if f.question == id]
+        measured = [(i, f) for i, f in mine if f.status is not Status.SKIP]
+        if measured:
+            worst = max(measured, key=lambda item: (item[1].status.rank, -item[0]))[1]
+            result.append(Answer(id=id, status=worst.status, answer=worst.text, findings=tuple(i for i, _ in mine)))
+        elif id in asked or mine:
+            text = asked.get(id) or mine[0][1].text
+            result.append(Answer(id=id, status="not-measured", answer=text, findings=tuple(i for i, _ in mine)))
+        else:
+            result.append(Answer(id=id, status="not-asked", answer="this command does not ask it"))
+    return tuple(result)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces ``path`` in one step: a reader sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_record(record: Record, run_dir: Path) -> Path:
+    """Writes ``record.json`` and returns its path."""
+    path = run_dir / "record.json"
+    write_atomically(path, dumps(record.model_dump(mode="json", by_alias=True), indent=1) + "\n")
+    return path
+
+
+def load_record(run_dir: Path) -> Record:
+    """Reads ``record.json`` of a run folder.
+
+    Raises:
+        EvidenceProblem: missing, not JSON, of a newer schema, or not a record.
+    """
+    path = run_dir / "record.json"
+    if not path.is_file():
+        raise EvidenceProblem("no record.json", where=str(run_dir), expected="a run folder that `ddaudit run` wrote")
+    if path.stat().st_size > MAX_RECORD_BYTES:
+        raise EvidenceProblem(f"{path.stat().st_size} bytes", where=str(path), expected=f"at most {MAX_RECORD_BYTES}")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except ValueError as error:
+        raise EvidenceProblem(f"not JSON ({error})", where=str(path), fix="`ddaudit report` rebuilds it") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        fix = "update ddaudit: a newer version wrote it" if str(schema).startswith("ddaudit/") else None
+        raise EvidenceProblem(f"schema {schema!r}", where=str(path), expected=repr(SCHEMA), fix=fix)
+    try:
+        return Record.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(p) for p in first["loc"])
+        raise EvidenceProblem(f"{place}: {first['msg']}", where=str(path), fix="`ddaudit report` rebuilds it") from None
