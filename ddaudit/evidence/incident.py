@@ -98,6 +98,7 @@ class Collective:
     frames: tuple[str, ...] = ()
     stamp: Stamp | None = None
     ran_ms: float | None = None
+    frame_spots: tuple[Spot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,8 @@ class Step:
     data_s: float | None
     spot: Spot
     stamp: Stamp | None = None
+    compute_s: float | None = None
+    wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,15 @@ class RankTimes:
 
     what: Literal["compute", "wait"]
     values: Mapping[int, float]
+    spot: Spot
+
+
+@dataclass(frozen=True, slots=True)
+class RankNote:
+    """A line in which a rank says how many batches it has, or that its epoch ended."""
+
+    rank: int | None
+    text: str
     spot: Spot
 
 
@@ -217,6 +229,7 @@ class Incident:
     raised: tuple[Raised, ...] = ()
     ranks: Mapping[int, Rank] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
+    listed_hosts: tuple[str, ...] = ()
     world_size: int | None = None
     collectives: tuple[Collective, ...] = ()
     progress: tuple[Progress, ...] = ()
@@ -232,4 +245,9 @@ class Incident:
     window: tuple[float, float] | None = None
     failure_s: float | None = None
     finished: Spot | None = None
+    versions: Mapping[str, Mapping[str, tuple[str, Spot]]] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    rank_notes: tuple[RankNote, ...] = ()
+    adapters: frozenset[str] = frozenset()
+    whole_logs: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()

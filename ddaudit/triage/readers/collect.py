@@ -15,6 +15,7 @@ from ddaudit.evidence.incident import (
     Progress,
     Raised,
     Rank,
+    RankNote,
     RankTimes,
     SchedulerJob,
     SourceFile,
@@ -57,7 +58,9 @@ class Gathered:
     hosts: Counter[str] = field(default_factory=Counter)
     addresses: dict[str, str] = field(default_factory=dict)
     versions: dict[str, dict[str, tuple[str, Spot]]] = field(default_factory=dict)
-    clocks: list[tuple[float, float, bool]] = field(default_factory=list)
+    rank_notes: list[tuple[RankNote, int | None, str]] = field(default_factory=list)
+    node_lists: list[str] = field(default_factory=list)
+    adapters: set[str] = field(default_factory=set)
     world_sizes: Counter[int] = field(default_factory=Counter)
     finished: Spot | None = None
     notes: list[str] = field(default_factory=list)

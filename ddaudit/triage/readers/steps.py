@@ -24,6 +24,12 @@ _TIME = re.compile(
 )
 _RATE = re.compile(r"(?P<t>[\d.]+) ?(?P<u>ms|s)/(?:it|step|iter|batch)\b")
 _DATA = re.compile(r"(?i)\b(?:data(?:loader|loading)?|load(?:er|ing)?|input|fetch)[_ -]?(?:time|wait|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b")
+_OWN = re.compile(
+    r"(?i)\b(?:compute|gpu|fwd(?:[_+]?bwd)?|forward(?:[_-]?backward)?|fb|h2d|copy|gemm)[_ -]?(?:time|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
+)
+_OWN_WAIT = re.compile(
+    r"(?i)\b(?:(?:all_?reduce|comm|sync|collective|nccl|grad_?sync)(?:[_ -]?wait)?|wait)[_ -]?(?:time|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
+)
 _PAIR = re.compile(r"(?<![\w.:])(?:rank ?|r)?(?P<rank>\d{1,5}) ?[:=] ?(?P<value>\d+(?:\.\d+)?)(?![\d:/-])")
 _WAIT = re.compile(r"(?i)(?:wait|allreduce|all_reduce|comm|sync|nccl)\w*")
 _COMPUTE = re.compile(r"(?i)(?:compute|forward|backward|fwd|bwd|step|kernel|gemm|h2d|copy)\w*")
@@ -42,9 +48,11 @@ def read_step(line: Line, file: str) -> Step | None:
         seconds = float(bar["n"]) if bar["unit"].startswith("s") else 1 / max(float(bar["n"]), 1e-9)
     step = int(named["step"]) if named is not None and len(named["step"]) < 16 else None
     value = float(loss["loss"]) if loss else None
-    if value is None and seconds is None:
+    parts = [_seconds(form.search(body)) for form in (_DATA, _OWN, _OWN_WAIT)]
+    if value is None and seconds is None and not any(parts):
         return None
-    return Step(line.rank, step, value, seconds, _seconds(_DATA.search(body)), spot(file, line.number, line.text), line.stamp)
+    where = spot(file, line.number, line.text)
+    return Step(line.rank, step, value, seconds, parts[0], where, line.stamp, parts[1], parts[2])
 
 
 def _seconds(found: re.Match[str] | None) -> float | None:
