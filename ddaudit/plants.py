@@ -26,6 +26,7 @@ class Plant:
         planted: parameters laid over ``params`` in the faulty run only.
         reference: parameters of the run that a check's ``reference`` argument is read from (``reference_ranks``
             processes), or None when the check needs none.
+        limits: the step's limits in both runs, for checks whose metrics the runbook names.
         build: for probes that read files: called with an empty folder and True for the fault, False for the twin;
             returns further parameters (such as the path it wrote).
         types: labels the row of the self-test matrix, such as the parallelism type.
@@ -39,6 +40,7 @@ class Plant:
     planted: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] | None = None
     reference_ranks: int = 1
+    limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     build: Callable[[Path, bool], Mapping[str, Any]] | None = None
     types: str = ""
 

@@ -14,7 +14,7 @@ HIDDEN = "[redacted]"
 
 #: Prefixes of environment variables that explain a distributed run and hold no personal data by convention.
 ALLOWED_PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_", "UCX_", "PYTORCH_", "DDAUDIT_")
-ALLOWED_NAMES = frozenset(  # fmt: skip
+ALLOWED_NAMES = frozenset(
     {
         "MASTER_ADDR",
         "MASTER_PORT",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -29,17 +30,17 @@ def command(run: str, formats: tuple[str, ...], rejudge: bool, ascii_only: bool,
     RUN is a run folder, also one that was copied here. A missing or broken record or evidence.h5 is made again from
     the events that every rank wrote; finished steps of an interrupted run are judged.
     """
+    from ddaudit import report
     from ddaudit.engine.restore import restore
-    from ddaudit.report import render, write_reports
 
     run_dir = check_folder(run).resolve()
     loaded = load_packs(packs["pack"], packs["packs"])
     record, notes = restore(run_dir, loaded, rejudge=rejudge)
     for note in notes:
         click.echo(f"ddaudit: {note}", err=True)
-    write_reports(record, run_dir, list(formats or ("html", "md")), loaded.template_folders)
+    report.write_reports(record, run_dir, list(formats or ("html", "md")), loaded.template_folders)
     face = "json" if as_json else "text"
-    sys.stdout.write(
-        render(record, face, run_dir=run_dir, template_folders=[], ascii_only=ascii_only).rstrip("\n") + "\n"
-    )
+    width, color, plain = report.Options.terminal(sys.stdout, os.environ)
+    text = report.render(record, face, run_dir=run_dir, width=width, color=color, ascii_only=ascii_only or plain)
+    sys.stdout.write(text.rstrip("\n") + "\n")
     return record.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import sys
@@ -98,23 +99,22 @@ def _execute(session: Any, options: dict[str, Any]) -> int:
 
 
 def _tell(record: Record, session: Any, options: dict[str, Any]) -> int:
-    from ddaudit.report import render, write_reports
+    from ddaudit import report
 
     formats = dict.fromkeys(["html", "md", *options["reports"]])
-    write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
-    if options["as_json"]:
-        sys.stdout.write(render(record, "json", run_dir=session.run_dir, template_folders=[]) + "\n")
-    else:
-        sys.stdout.write(
-            render(
-                record,
-                "text",
-                run_dir=session.run_dir,
-                template_folders=[],
-                ascii_only=options["ascii_only"],
-                quiet=options["quiet"],
-            )
-        )
+    report.write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
+    face = "json" if options["as_json"] else "text"
+    width, color, plain = report.Options.terminal(sys.stdout, os.environ)
+    text = report.render(
+        record,
+        face,
+        run_dir=session.run_dir,
+        width=width,
+        color=color,
+        ascii_only=options["ascii_only"] or plain,
+        verbosity=-1 if options["quiet"] else 0,
+    )
+    sys.stdout.write(text.rstrip("\n") + "\n")
     return record.exit_code
 
 

@@ -18,7 +18,7 @@ from ddaudit.errors import Problem
 from ddaudit.evidence.store import StepEvidence, load_events
 from ddaudit.findings import Finding, Status
 from ddaudit.jsonio import dumps
-from ddaudit.launch import LocalLauncher, Progress
+from ddaudit.launch import LocalLauncher
 from ddaudit.packs import Packs
 from ddaudit.plants import Plant
 from ddaudit.record import write_atomically
@@ -116,16 +116,12 @@ def collect(
         for number, (key, step) in enumerate(steps.items()):
             on_step(number, len(steps), f"{step.probe} {dict(step.params)}")
             try:
-                facts = launcher.run_step(step, folder=key, on_progress=_ignore)
+                facts = launcher.run_step(step, run_dir / "plan.json", folder=key)
                 collected.evidence[key] = load_events(run_dir, key, kinds)
                 collected.seconds[key] = facts.seconds
             except Problem as problem:
                 collected.problems[key] = str(problem)
     return collected
-
-
-def _ignore(progress: Progress) -> None:
-    """Self-test shows runs, not seconds."""
 
 
 def _step(key: str, run: _Run, run_dir: Path) -> PlannedStep:
@@ -183,7 +179,9 @@ def _row(spec: CheckSpec, plant: Plant, collected: Collected) -> Row:
 
 def _judge(spec: CheckSpec, plant: Plant, run: _Run, collected: Collected) -> list[Finding]:
     reference = _reference(plant)
-    step = PlannedStep(id=run.key, title=plant.name, source="selftest", runbook="selftest", probe=run.probe)
+    step = PlannedStep(
+        id=run.key, title=plant.name, source="selftest", runbook="selftest", probe=run.probe, limits=plant.limits
+    )
     evidence = collected.evidence.get(run.key, {})
     other = collected.evidence.get(reference.key, {}) if reference else {}
     return judge(spec, evidence, step=step, reference=other)

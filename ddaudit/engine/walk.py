@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -130,8 +131,8 @@ class Walk:
             current = (ids[at] if at < len(ids) else None) if target == "next" else target
 
     def _do(self, step: PlannedStep, journal: EventWriter) -> None:
-        ran = list(self.plan.steps)
-        self.watcher.step_started(step, ran.index(step), len(ran))
+        ids = [s.id for s in self.plan.steps]
+        self.watcher.step_started(step, ids.index(step.id), len(ids))
         outcome = self._outcome(step)
         findings = step_findings(outcome, self.packs.registry, [j.outcome for j in self.judged])
         self.judged.append(Judged(outcome, tuple(findings)))
@@ -205,24 +206,33 @@ class Walk:
         return outcome
 
     def _launch(self, step: PlannedStep, folder: str) -> Outcome:
+        self._set_aside(folder)
         started, clock = time.time(), time.monotonic()
         try:
-            facts = self._launcher_for(step).run_step(step, folder=folder, on_progress=self.watcher.progress)
+            launcher = self._launcher_for(step)
+            plan = self.run_dir / "plan.json"
+            facts = launcher.run_step(step, plan, folder=folder, on_progress=self.watcher.progress, facts=self.facts)
         except LaunchProblem as problem:
             return Outcome(step, "failed", str(problem), started, round(time.monotonic() - clock, 3), folder)
         evidence = load_events(self.run_dir, folder, evidence_kinds(self.packs.registry))
         state, reason = _state(facts)
         return Outcome(step, state, reason, started, round(time.monotonic() - clock, 3), folder, evidence=evidence)
 
+    def _set_aside(self, folder: str) -> None:
+        """Events of an earlier, broken try of this step keep their place under another name."""
+        old = self.run_dir / "events" / folder
+        if old.exists():
+            number = next(n for n in itertools.count(1) if not old.with_name(f"{folder}.broken{n}").exists())
+            old.rename(old.with_name(f"{folder}.broken{number}"))
+
     def _launcher_for(self, step: PlannedStep) -> LocalLauncher:
-        """One launcher serves the run. It imports torch when the first step on ranks is due, not for host probes."""
-        needs_torch = self.packs.registry.probe(step.probe or "").where == "ranks"
-        if self._launcher is not None and needs_torch and not self._launcher.torch:
-            self._launcher.close()
-            self._launcher = None
+        """One launcher serves the run. It imports torch only where some step of the plan runs on ranks."""
         if self._launcher is None:
-            any_ranks = any(s.probe and self.packs.registry.probe(s.probe).where == "ranks" for s in self.plan.steps)
-            self._launcher = LocalLauncher(self.run_dir, torch=needs_torch or any_ranks, device=self.plan.device)
+            probes = [self.packs.registry.probe(s.probe) for s in self.plan.steps if s.probe]
+            on_ranks = any(probe.where == "ranks" for probe in probes)
+            self._launcher = LocalLauncher(self.run_dir, torch=on_ranks, device=self.plan.device)
+            if self.signal is not None:
+                self._launcher.interrupt()
         return self._launcher
 
     def _median(self, tries: Sequence[Outcome]) -> Outcome:

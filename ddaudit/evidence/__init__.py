@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
+from ddaudit.evidence.command import CommandRun
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
@@ -13,6 +14,7 @@ __all__ = [
     "Array",
     "ArrayEvidence",
     "CheckpointWritten",
+    "CommandRun",
     "EventWriter",
     "Evidence",
     "Job",

@@ -16,7 +16,12 @@ RankState = Literal["done", "exited", "killed", "on-cpu", "sleeping", "disk", "s
 
 
 class RankOutcome(BaseModel):
-    """One rank's end. ``culprit`` is True for the rank that failed by itself, not for those it took along."""
+    """One rank's end. ``culprit`` is True for the rank that failed by itself, not for those it took along.
+
+    ``why`` says how a culprit was told from its peers. ``problem`` marks an error that its user can mend (a wrong
+    parameter, too few devices) rather than a fault. ``collective_seq`` counts the collectives that the rank entered in
+    the group where it stood last; ``collective_pending`` is True while it had not left the last one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,11 +33,16 @@ class RankOutcome(BaseModel):
     signal: str | None = None
     killed_by_us: bool = False
     culprit: bool = False
+    why: str | None = None
+    problem: bool = False
     error: str | None = None
     last_event: str | None = None
     last_step: int | None = None
     collective_seq: int | None = None
     collective_op: str | None = None
+    collective_pending: bool | None = None
+    stuck_at: str | None = None
+    """``file:line in function``: the innermost frame of the main thread that is not a library's."""
     stack: str | None = None
     cpu_s: float | None = None
     max_rss_bytes: int | None = None
@@ -45,12 +55,16 @@ class LaunchFacts(JsonEvidence):
 
     world_size: int
     host: str
+    folder: str | None = None
+    """Name of the step's folder below ``events/`` and ``logs/``."""
     timeout_s: float
     seconds: float
     server_s: float | None = None
     torch_preloaded: bool | None = None
     timed_out: bool = False
     interrupted: bool = False
+    oom_kills: int | None = None
+    """Processes that the kernel ended for memory on this host during the step; None where it does not say."""
     ranks: tuple[RankOutcome, ...] = ()
 
     @property

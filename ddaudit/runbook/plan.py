@@ -35,25 +35,18 @@ def make_plan(
 ) -> Plan:
     """Validates everything that can be without devices, then orders and fills in the steps.
 
-    A sweep is ordered by ``needs``, otherwise as on the page; a triage keeps the page's order, which ``next`` walks.
-
-    Args:
-        params: ``-P`` values, as text or typed.
-        only: globs of step ids to run; in a sweep the steps they need come along.
-        skip: globs of step ids to leave out.
-        start: step at which a triage begins.
+    ``params`` are ``-P`` values, as text or typed. ``only`` and ``skip`` are globs of step ids; in a sweep the steps
+    that chosen ones need come along. ``start`` is the step at which a triage begins.
 
     Raises:
         UsageProblem: a parameter, ``only``, ``skip`` or ``start`` does not fit the runbook.
         RunbookProblem: the page itself is wrong; the first mistake, and how many follow.
     """
     values = read_params(runbook, params or {})
-    problems = errors(runbook, packs, values)
-    if problems:
+    if problems := errors(runbook, packs, values):
         raise _first(problems, runbook.path)
     chosen = _choose(runbook, only, skip)
-    order = graph.topological(graph.needs_of(runbook)) if runbook.mode == "sweep" else [s.id for s in runbook.steps]
-    steps = [plan_step(runbook, runbook.step(id), packs, values) for id in order if id in chosen]
+    steps = [plan_step(runbook, step, packs, values) for step in _ordered(runbook) if step.id in chosen]
     return Plan(
         run_id=run_id,
         runbook=runbook.id,
@@ -67,6 +60,13 @@ def make_plan(
         packs=tuple(packs.extra),
         steps=tuple(_bridge(step, chosen) for step in steps),
     )
+
+
+def _ordered(runbook: Runbook) -> list[Step]:
+    """A sweep's steps behind what they need, otherwise as on the page; a triage's as on the page."""
+    if runbook.mode == "triage":
+        return list(runbook.steps)
+    return [runbook.step(id) for id in graph.topological(graph.needs_of(runbook))]
 
 
 def _first(problems: Sequence[RunbookProblem], path: str) -> RunbookProblem:

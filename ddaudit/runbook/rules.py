@@ -75,10 +75,8 @@ def variables(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
                 yield subject.problem(step, [key], what, "a number or a $parameter")
             elif metric and name not in _before(subject.runbook, step):
                 what = f"${ref} refers to step {name!r}, which does not run before this one"
-                hint = f"needs = [{name!r}]" if name in [s.id for s in subject.runbook.steps] else None
-                yield subject.problem(
-                    step, [key], what, f"a metric of a step in `needs`, or ${{{name}}}.{metric}", hint
-                )
+                hint = f"add {name!r} to needs" if name in [s.id for s in subject.runbook.steps] else None
+                yield subject.problem(step, [key], what, f"a step in `needs`, or ${{{name}}}.{metric}", hint)
 
 
 def _before(runbook: Runbook, step: Step) -> set[str]:
@@ -166,8 +164,8 @@ def condition(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
 
 def ranks(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
     """``nproc`` is a count that the probe can run with."""
-    nproc = finish(step.nproc, subject.values)
-    if nproc is None or (isinstance(nproc, str) and next(references(nproc), None)):
+    nproc = finish(1 if step.nproc is None else step.nproc, subject.values)
+    if isinstance(nproc, str) and next(references(nproc), None):
         return
     if isinstance(nproc, bool) or not isinstance(nproc, int) or not 1 <= nproc <= MAX_RANKS:
         expected = f"a number of ranks from 1 to {MAX_RANKS}, or a $parameter of type int"

@@ -29,6 +29,7 @@ Kind = Literal["number", "text", "flag"]
 FACTS: dict[str, tuple[Kind, str]] = {
     "cpus": ("number", "CPU cores this process may use on this host"),
     "gpus": ("number", "CUDA devices visible on this host"),
+    "ranks": ("number", "ranks of the largest step in this plan"),
     "hosts": ("number", "hosts that take part in the run"),
     "memory_bytes": ("number", "memory of this host in bytes"),
     "device": ("text", "what the ranks train on: cpu or cuda"),

@@ -1,0 +1,288 @@
+"""One step from the request to the last process: watches the ranks, decides when to end them, writes what it saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddaudit.errors import LaunchProblem
+from ddaudit.evidence.launch import LaunchFacts, RankOutcome, RankState
+from ddaudit.launch import kernel
+from ddaudit.launch.blame import Seen, blame
+from ddaudit.launch.link import ServerLink
+from ddaudit.launch.states import LivingState, sample, state_between
+from ddaudit.launch.text import main_thread_stack, own_frame, tail
+from ddaudit.launch.trail import Trail
+from ddaudit.worker import Order, WorkerExit
+
+__all__ = ["Progress", "StepRun"]
+
+TICK_S = 0.25
+#: After a rank's failure the others get this long to fail by themselves: their errors are evidence, and gloo tells
+#: peers within 0.1 s (measured), while NCCL would let them wait for minutes.
+GRACE_S = 1.5
+#: How long to watch CPU time before calling a rank busy, and how long ranks may take to answer a report request.
+WATCH_S = 0.15
+REPORT_S = 0.6
+#: From SIGKILL to the last process gone. A process in D state may take longer and is left to the kernel.
+KILL_S = 10.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a waiting terminal shows. ``steps`` holds the last recorded training step per rank, where there is one.
+
+    ``waiting_for`` lists the running ranks, or those of them that are behind the others. ``phase`` is "starting" until
+    the server is ready, then "running".
+    """
+
+    step: str
+    elapsed_s: float
+    deadline_s: float
+    waiting_for: list[int] = field(default_factory=list)
+    steps: dict[int, int] = field(default_factory=dict)
+    phase: str = "running"
+
+
+@dataclass
+class _Watched:
+    """One rank as the launcher knows it."""
+
+    order: Order
+    trail: Trail
+    pid: int | None = None
+    ended: dict[str, Any] | None = None
+    finished: bool = False
+    state: LivingState | None = None
+    reports_before: int = 0
+
+    @property
+    def living(self) -> bool:
+        return self.pid is not None and self.ended is None
+
+    @property
+    def failed_at(self) -> float | None:
+        """Wall-clock time of a failure of its own making: an error event's, else when the process was collected."""
+        if self.ended is None or self.state is not None or (self.finished and self.ended["code"] == 0):
+            return None
+        return float(self.trail.error["t"]) if self.trail.error else float(self.ended["t"])
+
+
+class StepRun:
+    """Drives one step over a :class:`ServerLink`; :meth:`run` blocks until no process of it is left."""
+
+    def __init__(
+        self,
+        link: ServerLink,
+        orders: Sequence[Order],
+        *,
+        interrupted: Callable[[], bool],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._link = link
+        self._orders = orders
+        self._ranks = {o.rank: _Watched(o, Trail(o.events_path)) for o in orders}
+        self._interrupted = interrupted
+        self._on_progress = on_progress
+        self._timeout_s = orders[0].step.timeout_s
+        self._began = time.monotonic()
+        self._over = False
+        self._problem: str | None = None
+        self._first_failure: float | None = None
+        self._oom_before = kernel.oom_kills()
+
+    def run(self) -> tuple[bool, bool]:
+        """Runs the step; returns (timed out, interrupted)."""
+        self._link.send("run", orders=[o.model_dump(mode="json", by_alias=True) for o in self._orders])
+        # The last moments before the deadline belong to the reports, so that the step ends on time.
+        give_up = self._began + self._timeout_s - min(WATCH_S + REPORT_S, 0.1 * self._timeout_s)
+        shown = 0.0
+        while not self._over:
+            now = time.monotonic()
+            if self._interrupted():
+                self._stop()
+                return False, True
+            if now >= give_up:
+                self._stop()
+                return True, False
+            if self._first_failure is not None and now >= self._first_failure + GRACE_S:
+                self._stop()
+                return False, False
+            if now >= shown + TICK_S:
+                shown = now
+                self._show(now)
+            self._pump(min(TICK_S, give_up - now))
+        return False, False
+
+    def _pump(self, timeout_s: float) -> None:
+        for event in self._link.receive(max(0.0, timeout_s)):
+            self._take(event)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "over":
+            self._over = True
+        elif kind == "failed":
+            self._problem = event["error"]
+        elif kind in ("started", "finished", "ended"):
+            rank = self._ranks[event["rank"]]
+            if kind == "started":
+                rank.pid = event["pid"]
+            elif kind == "finished":
+                rank.finished = True
+            else:
+                rank.ended = event
+                rank.finished = event["finished"]
+                if self._first_failure is None and not (rank.finished and event["code"] == 0):
+                    self._first_failure = time.monotonic()
+
+    def _show(self, now: float) -> None:
+        for rank in self._ranks.values():
+            rank.trail.read()
+        running = [r for r, w in self._ranks.items() if w.ended is None and not w.finished]
+        steps = {r: w.trail.last_step for r, w in self._ranks.items() if w.trail.last_step is not None}
+        at = {r: steps.get(r, -1) for r in running}
+        behind = [r for r in running if at[r] == min(at.values())]
+        self._on_progress(
+            Progress(
+                step=self._orders[0].step.id,
+                elapsed_s=now - self._began,
+                deadline_s=self._timeout_s,
+                waiting_for=behind,
+                steps=steps,
+            )
+        )
+
+    def _stop(self) -> None:
+        """Looks at every living rank, asks each for its stack and position, then kills them all."""
+        living = {r: w for r, w in self._ranks.items() if w.living}
+        before = {r: sample(w.pid) for r, w in living.items() if w.pid}
+        self._wait(WATCH_S, lambda: False)
+        for r, watched in living.items():
+            if watched.living and watched.pid:
+                watched.state = state_between(before.get(r), sample(watched.pid))
+                watched.trail.read()
+                watched.reports_before = watched.trail.reports
+        self._link.send("report")
+        self._wait(REPORT_S, lambda: all(self._answered(w) for w in living.values()))
+        self._link.send("kill")
+        self._wait(KILL_S, lambda: False)
+        if not self._over:
+            raise LaunchProblem(
+                "processes of the step survive SIGKILL: they are stuck in the kernel",
+                where=self._orders[0].host,
+                fix="look at `ps -eo pid,stat,wchan,args` for state D, and at the device or mount they wait for",
+            )
+
+    def _wait(self, seconds: float, done: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        while not self._over and not done() and (left := until - time.monotonic()) > 0:
+            self._pump(min(left, 0.05))
+
+    @staticmethod
+    def _answered(watched: _Watched) -> bool:
+        watched.trail.read()
+        return not watched.living or watched.state == "stopped" or watched.trail.reports > watched.reports_before
+
+    def facts(self, *, timed_out: bool, interrupted: bool, server_s: float, preloaded: bool) -> LaunchFacts:
+        """What became of the ranks.
+
+        Raises:
+            LaunchProblem: a rank could not be started at all.
+        """
+        if self._problem:
+            raise LaunchProblem(self._problem, where=self._orders[0].host, fix="free memory or raise the process limit")
+        for watched in self._ranks.values():
+            watched.trail.read()
+        culprits = {} if interrupted else blame([self._seen(w) for w in self._ranks.values()])
+        oom_now = kernel.oom_kills()
+        return LaunchFacts(
+            world_size=self._orders[0].world_size,
+            host=self._orders[0].host,
+            folder=self._orders[0].folder,
+            timeout_s=self._timeout_s,
+            seconds=time.monotonic() - self._began,
+            server_s=server_s,
+            torch_preloaded=preloaded,
+            timed_out=timed_out,
+            interrupted=interrupted,
+            oom_kills=None if self._oom_before is None or oom_now is None else max(0, oom_now - self._oom_before),
+            ranks=tuple(self._outcome(w, culprits.get(w.order.rank)) for w in self._ranks.values()),
+        )
+
+    def _state(self, watched: _Watched) -> RankState:
+        if watched.ended is None:
+            return watched.state or "never-started"
+        finished = watched.finished and watched.trail.ended
+        if finished and (watched.ended["code"] == 0 or watched.state is not None):
+            return "done"
+        if watched.state is not None:
+            return watched.state
+        return "killed" if watched.ended["signal"] else "exited"
+
+    @staticmethod
+    def _main_stack(watched: _Watched) -> str:
+        return main_thread_stack(tail(watched.order.stack_path), watched.trail.main_thread)
+
+    def _seen(self, watched: _Watched) -> Seen:
+        error = watched.trail.error
+        ended = watched.ended or {}
+        return Seen(
+            rank=watched.order.rank,
+            state=self._state(watched),
+            failed_at=watched.failed_at,
+            signal=ended.get("signal"),
+            exit_code=ended.get("code"),
+            error_type=error["type"] if error else None,
+            error=error["message"] if error else None,
+            finished=watched.finished,
+            phases=tuple(watched.trail.phases),
+            groups=watched.trail.groups,
+            answered=watched.trail.reports > watched.reports_before,
+            main_stack=self._main_stack(watched),
+        )
+
+    def _outcome(self, watched: _Watched, why: str | None) -> RankOutcome:
+        ended, trail = watched.ended or {}, watched.trail
+        state = self._state(watched)
+        group = max(trail.groups.values(), key=lambda g: g["enqueued"], default=None)
+        return RankOutcome(
+            rank=watched.order.rank,
+            host=watched.order.host,
+            pid=watched.pid,
+            state=state,
+            exit_code=ended.get("code"),
+            signal=ended.get("signal"),
+            killed_by_us=watched.state is not None,
+            culprit=why is not None,
+            why=why,
+            problem=bool(trail.error and trail.error["kind"] == "problem"),
+            error=_error_text(watched, state),
+            last_event=trail.last_event,
+            last_step=trail.last_step,
+            collective_seq=group["enqueued"] if group else None,
+            collective_op=group["op"] if group else None,
+            collective_pending=group["enqueued"] > group["completed"] if group else None,
+            stuck_at=own_frame(self._main_stack(watched)),
+            stack=(trail.error or {}).get("traceback") or tail(watched.order.stack_path) or None,
+            cpu_s=ended.get("cpu_s"),
+            max_rss_bytes=ended.get("max_rss_bytes"),
+        )
+
+
+def _error_text(watched: _Watched, state: RankState) -> str | None:
+    """One line on how the rank ended, from its own words where it left any."""
+    if watched.trail.error and watched.trail.error["kind"] == "problem":
+        return str(watched.trail.error["message"])
+    if watched.trail.error:
+        return f"{watched.trail.error['type']}: {watched.trail.error['message']}"
+    if state == "exited" and watched.ended:
+        if watched.ended["code"] == WorkerExit.NO_EVENTS:
+            return "could not write to the run folder (full, read-only or gone)"
+        return f"left with exit code {watched.ended['code']} without finishing"
+    if state == "killed":
+        last = tail(watched.order.log_path, 2_000).strip().splitlines()
+        return last[-1][:400] if last else None
+    return None

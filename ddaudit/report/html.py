@@ -1,0 +1,52 @@
+"""The HTML page, from ``templates/report.html.j2``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from ddaudit.jsonio import dumps
+from ddaudit.record import Record
+from ddaudit.report.options import Options
+from ddaudit.report.safe import LINE_LIMIT, json_text
+from ddaudit.report.templating import render_template
+from ddaudit.report.view import build_view
+
+__all__ = ["render_html"]
+
+#: A larger record is embedded without the evidence of its steps and with long strings cut: pages stay light to open.
+MAX_EMBEDDED = 1 << 20
+
+
+def render_html(record: Record, options: Options) -> str:
+    """One file: no script runs, nothing is fetched.
+
+    The template is given ``view``, ``record_json`` (the record, safe inside a script element) and ``record_whole``.
+    """
+    text, whole = _embedded(record)
+    # json_text already took from `<`, `>` and `&` what HTML gives them; escaping again would break the JSON.
+    names = {"record_json": Markup(text), "record_whole": whole}  # noqa: S704
+    view = build_view(record, options.run_dir)
+    return render_template("report.html.j2", view, options.template_folders, html=True, **names)
+
+
+def _embedded(record: Record) -> tuple[str, bool]:
+    """The record as JSON that is safe in a script element, and whether it is the whole record."""
+    data = record.model_dump(by_alias=True)
+    text = json_text(dumps(data), html=True)
+    if len(text) <= MAX_EMBEDDED:
+        return text, True
+    steps = [{**step, "evidence": {}} for step in data["steps"]]
+    return json_text(dumps(_shortened({**data, "steps": steps})), html=True), False
+
+
+def _shortened(value: Any) -> Any:
+    """``value`` with every string cut to the length that a page shows."""
+    if isinstance(value, str):
+        rest = len(value) - LINE_LIMIT
+        return f"{value[:LINE_LIMIT]} … ({rest:,} more characters)" if rest > 0 else value
+    if isinstance(value, Mapping):
+        return {key[:LINE_LIMIT]: _shortened(item) for key, item in value.items()}
+    return [_shortened(item) for item in value] if isinstance(value, list | tuple) else value

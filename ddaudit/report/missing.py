@@ -1,0 +1,66 @@
+"""What was not measured: each skip and error, steps that did not end, and what a run of this kind cannot see."""
+
+from __future__ import annotations
+
+from ddaudit.findings import Status
+from ddaudit.record import Record
+from ddaudit.report.groups import Group, group
+from ddaudit.report.model import Missing, mark
+from ddaudit.report.numbers import duration
+from ddaudit.report.safe import visible
+from ddaudit.report.scene import backends, hosts, world_size
+
+__all__ = ["blind_spots", "not_measured"]
+
+#: Heat builds up over minutes: a GPU that throttles does so after roughly this long under load.
+THERMAL_S = 600.0
+
+
+def not_measured(record: Record) -> tuple[Missing, ...]:
+    """All of it, the run's own gaps first."""
+    unmeasured = [(i, f) for i, f in enumerate(record.findings) if f.status in (Status.SKIP, Status.ERROR)]
+    gaps = [Missing(mark(g.first.status), _what(g), g.text) for g in group(unmeasured)]
+    gaps += [
+        Missing(mark(s.state), f"step {visible(s.id, 80)}", visible(s.reason or "no reason was recorded"))
+        for s in record.steps
+        if s.state != "done"
+    ]
+    gaps += [
+        Missing(mark("skipped"), f"step {visible(p.id, 80)}", "planned, but the run ended before it")
+        for p in (record.plan.steps if record.plan else ())
+        if p.id not in {s.id for s in record.steps}
+    ]
+    gaps += [
+        Missing(mark(q.status), f"question {visible(q.id, 40)}", visible(q.answer))
+        for q in record.questions
+        if q.status == "not-measured" and not q.findings
+    ]
+    return (*gaps, *blind_spots(record))
+
+
+def _what(group: Group) -> str:
+    check = visible(group.first.check or group.first.id, 120)
+    step = f" in step {visible(group.first.step, 80)}" if group.first.step else ""
+    return f"{check}{step}" + (f" ({group.where})" if group.where else "")
+
+
+def blind_spots(record: Record) -> tuple[Missing, ...]:
+    """What no run of this size, kind and length could have seen."""
+    if not record.steps:
+        return (Missing(None, "everything", "no step ran"),)
+    found = []
+    sizes = [n for s in record.steps if (n := world_size(s)) is not None]
+    if sizes and max(sizes) == 1:
+        found.append(Missing(None, "communication between ranks", "only one rank ran; needs at least two"))
+    if len(hosts(record)) == 1:
+        found.append(Missing(None, "the network between nodes", "one host took part; needs at least two nodes"))
+    used, on_cpu = backends(record), record.plan is not None and record.plan.device == "cpu"
+    if "nccl" not in used and (used or on_cpu):
+        by = ", ".join(sorted(used)) or "CPU ranks"
+        found.append(Missing(None, "NCCL", f"ranks talked over {visible(by, 60)}; needs CUDA devices"))
+    if on_cpu:
+        found.append(Missing(None, "GPU kernels, clocks, memory and ECC", "ranks ran on CPUs; needs CUDA devices"))
+    elif record.seconds is not None and record.seconds < THERMAL_S:
+        why = f"the run took {duration(record.seconds)}; heat needs about {duration(THERMAL_S)} under load"
+        found.append(Missing(None, "thermal throttling", why))
+    return tuple(found)

@@ -1,0 +1,71 @@
+"""The page "Ready to scale?": what each parallelism showed here, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddaudit.findings import Finding, Status, Verdict
+from ddaudit.record import Record, StepRecord
+from ddaudit.report.model import Mark, Matrix, Row, mark
+from ddaudit.report.numbers import quantity
+from ddaudit.report.safe import visible
+from ddaudit.report.scene import parallelism, world_size
+
+__all__ = ["EQUALITY", "matrix"]
+
+#: The check that holds a parallelism against one device.
+EQUALITY = "parallel.equals-single"
+
+#: Summary keys of a step that become columns when any step has them: key -> (head, unit).
+MEASURES: dict[str, tuple[str, str]] = {
+    "tokens_per_s": ("tokens/s", "1"),
+    "mfu": ("MFU", "1"),
+    "exposed_comm": ("exposed communication", "1"),
+    "peak_bytes": ("peak memory", "byte"),
+    "headroom_bytes": ("memory headroom", "byte"),
+    "save_s": ("save", "s"),
+    "load_s": ("load", "s"),
+    "restart_s": ("restart", "s"),
+}
+
+
+def matrix(record: Record, problems: Sequence[Row]) -> Matrix | None:
+    """One row per step that trained; None when fewer than one multi-rank parallelism was tried."""
+    trained = [(name, step) for step in record.steps if (name := parallelism(record, step))]
+    if not any((world_size(step) or 1) > 1 for _, step in trained):
+        return None
+    measures = [key for key in MEASURES if any(step.summary.get(key) is not None for _, step in trained)]
+    columns = ("step", "ranks", "runs", "equals one device", *(MEASURES[key][0] for key in measures))
+    rows = tuple((name, _cells(record, name, step, measures)) for name, step in trained)
+    return Matrix(columns, rows, _advice(record, problems, [name for name, _ in trained]))
+
+
+def _cells(record: Record, name: str, step: StepRecord, measures: list[str]) -> tuple[str | Mark, ...]:
+    ranks = world_size(step)
+    mine = [f for f in record.findings if f.step == step.id and f.check == EQUALITY]
+    numbers = tuple(quantity(step.summary.get(key), MEASURES[key][1]) for key in measures)
+    return (visible(step.id, 80), str(ranks or "–"), mark(step.state), _equality(name, mine), *numbers)
+
+
+def _equality(name: str, findings: Sequence[Finding]) -> str | Mark:
+    if not findings:
+        return "is the reference" if name == "single" else "not asked"
+    worst = max(findings, key=lambda f: f.status.rank)
+    found = mark(worst.status)
+    numbers = f" {quantity(worst.measured, worst.unit)}" if worst.measured is not None else ""
+    return Mark(f"{found.word}{numbers}", found.glyph, found.kind)
+
+
+def _advice(record: Record, problems: Sequence[Row], tried: Sequence[str]) -> str:
+    """One line; a clean run says what it covered, and never more."""
+    reasons = list(dict.fromkeys(r.id for r in problems if r.mark.word in (Status.FAIL, Status.WARN)))
+    listed = ", ".join(reasons[:4]) + (" …" if len(reasons) > 4 else "")
+    names = list(dict.fromkeys(tried))
+    covered = " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+    if record.verdict is Verdict.FAIL:
+        return f"do not scale out: mend {listed} first" if listed else "do not scale out"
+    if record.verdict is Verdict.WARN:
+        return f"scale out with these conditions: {listed}"
+    if record.verdict is Verdict.PASS:
+        return f"scale out, as far as {covered} at this size can tell; see Not measured"
+    return "not known: something required was not measured"

@@ -1,0 +1,172 @@
+"""The faults that can be planted into the reference training, and where each can occur. No torch.
+
+A plant is a real wrong computation in the real training path (``planting.py`` does it), so that a check which catches
+it has caught the fault itself and not a marker of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddaudit.errors import UsageProblem
+from ddaudit.registry import suggest
+
+__all__ = ["FAULTS", "Fault", "applicable", "require"]
+
+KINDS = ("single", "data", "sharded", "tensor", "pipeline", "expert", "context", "fsdp-tp", "hsdp")
+MANY = tuple(k for k in KINDS if k != "single")
+REPLICAS = ("data", "sharded", "expert", "fsdp-tp", "hsdp")
+"""Kinds with several data-parallel replicas."""
+
+
+ZERO1 = "ZeroRedundancyOptimizer checks the parameters it is given"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One plant: what it does, the kinds where it can occur, and why not elsewhere. ``forms`` narrows a kind to
+    variants (a kind that is not named there has the fault in all of them)."""
+
+    what: str
+    kinds: tuple[str, ...] = KINDS
+    reason: str = ""
+    forms: Callable[[str, str], bool] = lambda parallel, form: True
+    forms_reason: str = ""
+
+
+def _not_zero1(parallel: str, form: str) -> bool:
+    return form != "zero1"
+
+
+def _sequence(parallel: str, form: str) -> bool:
+    return parallel != "tensor" or form == "sequence-parallel"
+
+
+def _not_zero2(parallel: str, form: str) -> bool:
+    return form != "zero2"
+
+
+FAULTS: dict[str, Fault] = {
+    "grad-sum": Fault(
+        "gradients are summed over the replicas instead of averaged", REPLICAS, "no gradient is averaged over replicas"
+    ),
+    "param-unsynced": Fault(
+        "one parameter's gradient is never synchronised",
+        (*REPLICAS, "tensor", "context"),
+        "no gradient is synchronised between ranks",
+        _sequence,
+        "replicated gradients are equal by construction; see tp-reduce-skipped",
+    ),
+    "accum-undivided": Fault("micro-batch losses are not divided by the accumulation"),
+    "accum-double-divided": Fault("micro-batch losses are divided by the accumulation twice"),
+    "mean-of-means": Fault("each micro-batch's own mean is averaged, whatever its token count"),
+    "same-shard": Fault("all replicas read the first replica's samples", REPLICAS, "all ranks read the same samples"),
+    "sync-every-micro-step": Fault(
+        "gradients are synchronised at every micro-batch",
+        ("data", "sharded", "fsdp-tp", "hsdp"),
+        "no gradient is synchronised while micro-batches run",
+    ),
+    "sync-skipped-step": Fault(
+        "gradients are not synchronised in update 1",
+        ("data", "expert", "context"),
+        "an update has nothing to apply before gradients were synchronised",
+        _not_zero2,
+        "a sharded gradient exists only once it was reduced",
+    ),
+    "tp-reduce-skipped": Fault(
+        "one row-parallel layer leaves its partial sums unreduced", ("tensor", "fsdp-tp"), "no layer is split by rows"
+    ),
+    "replica-drift": Fault(
+        "one replicated parameter drifts on the last rank",
+        ("data", "tensor", "expert", "context", "hsdp", "fsdp-tp"),
+        "no parameter has a second copy",
+        _not_zero2,
+        "no parameter has a second copy",
+    ),
+    "init-differs": Fault(
+        "one replicated parameter starts with other values on the last rank",
+        ("data", "tensor", "expert", "context", "hsdp", "fsdp-tp"),
+        "no parameter has a second copy",
+        _not_zero2,
+        "no parameter has a second copy",
+    ),
+    "micro-batches-swapped": Fault(
+        "the last stage swaps the targets of two micro-batches", ("pipeline",), "inputs and targets travel together"
+    ),
+    "micro-batch-dropped": Fault(
+        "the last stage leaves one micro-batch's loss out", ("pipeline",), "no stage loses a micro-batch in transit"
+    ),
+    "zero-grad-missed": Fault("gradients of update 0 are not cleared before update 1"),
+    "expert-token-dropped": Fault("one expert ignores its last token", ("expert",), "the model has no experts"),
+    "expert-undivided": Fault(
+        "expert gradients are not divided by the number of replicas", ("expert",), "the model has no experts"
+    ),
+    "context-mask-off-by-one": Fault(
+        "attention across sequence slices sees one position ahead", ("context",), "the sequence is not split"
+    ),
+    "accum-count-differs": Fault(
+        "the last replica accumulates one micro-batch less",
+        ("data",),
+        "ranks meet in every forward pass, so a missing one would hang them",
+        _not_zero2,
+        "ranks meet in every forward pass, so a missing one would hang them",
+    ),
+    "lr-per-micro-batch": Fault("the scheduler ticks once per micro-batch"),
+    "lr-differs": Fault("the last rank uses a learning rate 10 % higher", MANY, "there is one rank"),
+    "no-reshuffle": Fault("every epoch uses the order of the first"),
+    "init-scaled": Fault("the output head starts 50 times too wide"),
+    "grad-vanishing": Fault("gradients are scaled down by 1e12"),
+    "loss-nan": Fault("a gradient becomes NaN in update 2"),
+    "loss-flat": Fault("the learning rate is zero"),
+    "loss-diverged": Fault("the learning rate is 100 times too high"),
+    "loss-spike": Fault("the targets of the middle update are garbled"),
+    "loss-below-entropy": Fault("the model is shown the targets as inputs"),
+    "optimizer-empty": Fault("the optimizer holds no parameter", forms=_not_zero1, forms_reason=ZERO1),
+    "optimizer-stale": Fault("the optimizer holds copies of the parameters", forms=_not_zero1, forms_reason=ZERO1),
+    "clip-before-sync": Fault(
+        "gradients are clipped before they are synchronised",
+        ("data", "expert", "context"),
+        "gradients are not whole on any rank before they are synchronised",
+        _not_zero2,
+        "gradients are not whole on any rank before they are synchronised",
+    ),
+    "no-warmup": Fault("the warm-up that the job claims is left out"),
+    "slow-input": Fault("every sample takes 5 ms longer to read"),
+    "slow-rank": Fault("the last rank computes 50 ms longer in each update", MANY, "there is one rank"),
+    "rng-identical": Fault(
+        "all replicas draw the same random numbers", REPLICAS, "there is one replica, whose ranks must draw alike"
+    ),
+    "ckpt-no-sampler": Fault("the checkpoint leaves the sampler's position out"),
+    "ckpt-no-scheduler": Fault("the checkpoint leaves the schedule out"),
+    "ckpt-no-rng": Fault("the checkpoint leaves the random states out"),
+    "ckpt-no-step": Fault("the checkpoint leaves the global step out"),
+    "ckpt-no-optimizer": Fault("the checkpoint leaves the optimizer out"),
+    "ckpt-no-optimizer-shard": Fault(
+        "the last rank's optimizer shard is never written", MANY, "there is one rank; see ckpt-no-optimizer"
+    ),
+}
+
+
+def applicable(plant: str, parallel: str, variant: str = "") -> str | None:
+    """None where the plant can occur, else the reason why it cannot, for a matrix cell: ``n/a for tensor: ...``.
+
+    Raises:
+        UsageProblem: no plant has that name.
+    """
+    from ddaudit.training.params import VARIANTS
+
+    if plant not in FAULTS:
+        raise UsageProblem(f"no plant is called {plant!r}", fix=suggest(plant, FAULTS))
+    fault, form = FAULTS[plant], variant or VARIANTS[parallel][0]
+    if parallel not in fault.kinds:
+        return f"n/a for {parallel}: {fault.reason}"
+    if not fault.forms(parallel, form):
+        return f"n/a for {parallel} ({form}): {fault.forms_reason}"
+    return None
+
+
+def require(plant: str, parallel: str, variant: str) -> None:
+    """Raises UsageProblem where the plant cannot occur."""
+    if (reason := applicable(plant, parallel, variant)) is not None:
+        raise UsageProblem(f"plant {plant!r} is {reason}")

@@ -1,0 +1,61 @@
+"""The table of formats, the files in a run folder, and what importing a report costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddaudit.report import FORMATS, render, write_reports
+from tests.report import records
+
+
+def test_reports_are_written_under_their_names_without_leftovers(tmp_path: Path) -> None:
+    written = write_reports(records.failed(), tmp_path, formats=FORMATS)
+    assert {p.name for p in written} == {"report.txt", "report.json", "report.html", "report.md", "junit.xml"}
+    assert {p.name for p in tmp_path.iterdir()} == {p.name for p in written}
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == render(records.failed(), "md", run_dir=tmp_path)
+
+
+@pytest.mark.parametrize("format", list(FORMATS))
+@pytest.mark.parametrize("name", ["not_a_number", "hostile", "empty", "interrupted"])
+def test_every_format_renders_every_record_as_utf8_and_the_same_twice(format: str, name: str) -> None:
+    record = getattr(records, name)()
+    text = render(record, format)
+    assert text.encode("utf-8") and text == render(record, format)
+
+
+@pytest.mark.parametrize("format", list(FORMATS))
+def test_no_control_or_bidi_character_reaches_a_file(format: str) -> None:
+    text = render(records.hostile(), format, verbosity=1)
+    assert {c for c in text if not c.isprintable()} <= {"\n"}
+
+
+@pytest.mark.parametrize("format", list(FORMATS))
+def test_a_megabyte_in_one_string_is_cut_everywhere_but_in_data(format: str) -> None:
+    long = records.finding(records.Status.FAIL, text="A" * 1_000_000, step="B" * 1_000_000)
+    size = len(render(records.record([long]), format))
+    assert size < (2_200_000 if format == "json" else 120_000)
+
+
+def loaded(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_importing_reports_loads_no_renderer() -> None:
+    assert not loaded("import ddaudit.report") & {"jinja2", "rich", "torch", "h5py", "matplotlib", "numpy"}
+
+
+def test_rendering_loads_no_torch_h5py_matplotlib_or_engine() -> None:
+    code = (
+        "from ddaudit.record import Record\nfrom ddaudit.report import FORMATS, render\n"
+        "r = Record(ddaudit_version='1', command='run', run_id='x', created=0.0)\n"
+        "for f in FORMATS: assert render(r, f)"
+    )
+    modules = loaded(code)
+    assert not modules & {"torch", "h5py", "matplotlib", "numpy", "ddaudit.engine"}
+    assert {"jinja2", "rich"} <= modules

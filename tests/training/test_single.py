@@ -1,0 +1,61 @@
+"""One device: the curve is what theory says, and a resumed run goes on bit for bit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddaudit.evidence import SERIES
+from tests.training.ranks import trained
+
+OF_OTHER_DEVICES = {"device_bytes", "buffer_digest", "checkpoint_s"}
+
+
+def test_the_default_run_starts_at_the_uniform_guess_and_falls_towards_the_entropy_rate(tmp_path: Path) -> None:
+    trace = trained(tmp_path)
+    loss = trace.series("loss_nats")[0]
+    entropy = trace.job.entropy_nats
+    assert entropy == pytest.approx(1.75 * math.log(2))
+    assert trace.job.loss_start_nats == pytest.approx(math.log(32))
+    assert loss[0] == pytest.approx(math.log(32), abs=0.05)
+    assert entropy < loss[-5:].mean() < entropy + 0.5
+
+
+def test_every_series_that_a_cpu_rank_can_know_is_recorded(tmp_path: Path) -> None:
+    trace = trained(tmp_path, steps=3)
+    recorded = {name for name in SERIES if trace.series(name) is not None}
+    assert recorded == set(SERIES) - OF_OTHER_DEVICES
+    assert not any(np.isnan(trace.series(name)).any() for name in recorded)
+
+
+def test_phases_fit_into_the_step(tmp_path: Path) -> None:
+    trace = trained(tmp_path, steps=6)
+    phases = sum(trace.series(f"{name}_s") for name in ("input", "forward", "backward", "sync", "optimizer"))
+    assert (phases <= trace.series("step_s")).all()
+    assert (phases >= 0.5 * trace.series("step_s")).all()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_resumed_run_repeats_losses_dropout_and_parameters_bit_for_bit(tmp_path: Path, optimizer: str) -> None:
+    settings = {"steps": 6, "dropout": 0.1, "optimizer": optimizer, "dataset_samples": 64, "capture": True}
+    whole = trained(tmp_path / "whole", checkpoint="step:3", **settings)
+    resumed = trained(tmp_path / "resumed", resume_from=str(tmp_path / "whole/scratch/step-3"), **settings)
+    assert list(resumed.steps) == [3, 4, 5]
+    for name in ("loss_nats", "lr", "grad_norm", "param_digest", "rng_digest", "batch_digest", "epoch"):
+        assert (resumed.series(name)[0] == whole.series(name)[0, 3:]).all(), name
+    last = {t.name: t.values for t in whole.tensors if t.role == "param"}
+    assert all((t.values == last[t.name]).all() for t in resumed.tensors if t.role == "param")
+    assert [c.action for c in whole.checkpoints + resumed.checkpoints] == ["save", "load"]
+    assert resumed.job.resumed_from_step == 3
+
+
+def test_accumulation_equals_one_large_batch(tmp_path: Path) -> None:
+    settings = {"steps": 3, "dtype": "fp64", "optimizer": "sgd"}
+    one = trained(tmp_path / "one", **settings)
+    four = trained(tmp_path / "four", accumulation=4, **settings)
+    assert four.series("micro_batches").tolist() == [[4, 4, 4]]
+    assert four.series("loss_divisor").tolist() == [[4, 4, 4]]
+    assert np.abs(four.series("loss_nats") - one.series("loss_nats")).max() < 1e-12
