@@ -66,6 +66,7 @@ class Raised:
     cause: str = ""
     signature: str = ""
     role: Role = "root"
+    also: tuple[Spot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

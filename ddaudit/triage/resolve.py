@@ -220,15 +220,15 @@ def _classify(raised: Raised, catalogue: Catalogue) -> Raised:
 
 
 def _unique(raised: list[Raised]) -> list[Raised]:
-    """Drops repeats of one exception by one rank (banner, error file and log say the same)."""
-    seen: set[tuple[object, ...]] = set()
-    kept = []
+    """Joins repeats of one exception by one rank (banner, error file and log say the same); keeps where else it stands."""
+    kept: dict[tuple[object, ...], Raised] = {}
     for item in sorted(raised, key=lambda r: (r.spot.file.endswith("error.json"), r.spot.file, r.spot.line)):
         key = (item.kind.split(".")[-1], item.message[:200], item.rank)
-        if key not in seen:
-            seen.add(key)
-            kept.append(item)
-    return kept
+        if (first := kept.get(key)) is not None:
+            kept[key] = replace(first, also=(*first.also[:3], item.spot), frames=first.frames or item.frames, stamp=first.stamp or item.stamp)
+        else:
+            kept[key] = item
+    return list(kept.values())
 
 
 def _whole_logs(bundle: Bundle) -> frozenset[int]:

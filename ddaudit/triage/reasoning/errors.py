@@ -119,7 +119,7 @@ def _candidate(case: Case, cause: str, items: Sequence[Raised]) -> Candidate:
     why = f"{'rank ' + str(rank) if rank is not None else 'a rank' if len(items) == 1 else f'{len(items)} ranks'} raised {what}"
     why += f" at {inner}" if inner else ""
     thread = f" in thread {first.thread}: the rank lived on and never told the others" if first.thread else ""
-    spots = cite([first.spot], (r.spot for r in ordered[:3]), _related(case, cause, rank), _exit(case, rank))
+    spots = cite([first.spot, *first.also[:3]], (r.spot for r in ordered[:3]), _related(case, cause, rank), _exit(case, rank))
     time_s = first.stamp.time_s if first.stamp else None
     return Candidate(cause, Tier.OWN_ERROR, why + thread, spots, rank, host, path=path[1] if path else None, time_s=time_s, gpu=_gpu(cause, first))
 
