@@ -68,6 +68,11 @@ def _hosts(gathered: Gathered, job: str | None) -> list[str]:
         if job is None or row.job.split(".")[0] == job:
             for host in expand_hosts(row.nodes) if not row.job.startswith("node:") else [row.nodes]:
                 counts[host] += 0
+    for text in gathered.node_lists:
+        counts.update(dict.fromkeys((h for h in expand_hosts(text) if any(c.isdigit() for c in h)), 0))
+    for host in sorted(gathered.mentioned):
+        if any(names.host_in(s.path, [host]) for s in gathered.sources):
+            counts[host] += 0
     known = [h for h, _ in counts.most_common()]
     for source in gathered.sources:
         if source.host and not names.host_in(source.path, known):
@@ -223,7 +228,7 @@ def _unique(raised: list[Raised]) -> list[Raised]:
     """Joins repeats of one exception by one rank (banner, error file and log say the same); keeps where else it stands."""
     kept: dict[tuple[object, ...], Raised] = {}
     for item in sorted(raised, key=lambda r: (r.spot.file.endswith("error.json"), r.spot.file, r.spot.line)):
-        key = (item.kind.split(".")[-1], item.message[:200], item.rank)
+        key = (item.kind.split(".")[-1], item.message[:200], item.rank, item.host if item.rank is None else None)
         if (first := kept.get(key)) is not None:
             kept[key] = replace(first, also=(*first.also[:3], item.spot), frames=first.frames or item.frames, stamp=first.stamp or item.stamp)
         else:

@@ -59,6 +59,7 @@ class Gathered:
     addresses: dict[str, str] = field(default_factory=dict)
     versions: dict[str, dict[str, tuple[str, Spot]]] = field(default_factory=dict)
     rank_notes: list[tuple[RankNote, int | None, str]] = field(default_factory=list)
+    mentioned: set[str] = field(default_factory=set)
     node_lists: list[str] = field(default_factory=list)
     adapters: set[str] = field(default_factory=set)
     world_sizes: Counter[int] = field(default_factory=Counter)

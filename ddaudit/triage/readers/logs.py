@@ -259,6 +259,8 @@ class LogReader:
         where = spot(self.name, line.number, line.text)
         place = _PLACE.search(line.body)
         host = line.host or (place["host"] if place else None)
+        if place:
+            self.into.mentioned.add(place["host"])
         if found := _VERSION.search(line.body):
             what = "nccl" if found["nccl"] else "torch"
             self.into.version(what, host or self.name, found["nccl"] or found["torch"], where)

@@ -135,7 +135,8 @@ class Case:
     def hung(self) -> bool:
         """Something waited its limit, or stacks were taken."""
         waits = ("gloo-timeout", "pg-monitored", "pg-desync", "pg-stuck", "nccl-ras-counts", "store-wait")
-        return bool(self.timeouts or self.of(*waits) or self.incident.stacks)
+        dumped = any(c.state in ("started", "scheduled") for c in self.incident.collectives)
+        return bool(self.timeouts or self.of(*waits) or self.incident.stacks or dumped)
 
     @cached_property
     def trained(self) -> bool:

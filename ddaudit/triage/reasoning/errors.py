@@ -21,7 +21,7 @@ _SIZE = re.compile(r"(?P<n>[\d.]+) (?P<u>[KMGT]i?B|bytes)")
 _UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 #: Share of the GPU's memory that must be in other hands before the OOM is theirs and not the rank's.
 FOREIGN_SHARE = 0.15
-_ELSEWHERE = ("collective.", "net.", "rdzv.", "env.")
+_ELSEWHERE = ("collective.", "net.", "rdzv.", "env.", "data.uneven-shards")
 _STORAGE = ("storage.quota-exceeded", "storage.disk-full", "host.shm-exhausted", "host.fd-limit", "host.process-limit")
 
 
@@ -29,6 +29,8 @@ def judge(case: Case) -> Iterator[Candidate]:
     """One candidate a cause, from exceptions first and from fatal lines outside of exceptions second."""
     groups: dict[str, list[Raised]] = {}
     for raised in case.own:
+        if raised.signature == "ddp-params":
+            continue
         cause = cause_of(raised, case)
         if not cause.startswith(_ELSEWHERE):
             groups.setdefault(cause, []).append(raised)
@@ -43,8 +45,8 @@ def cause_of(raised: Raised, case: Case) -> str:
     frames = " ".join(raised.frames)
     if raised.cause == "gpu.oom":
         return "gpu.memory-held-by-other-process" if foreign_memory(raised.message, case) else "gpu.oom"
-    if raised.cause in ("storage.disk-full", "storage.fs-hang") and any(m.kind == "quota" for m in case.incident.mounts):
-        return "storage.quota-exceeded" if raised.cause == "storage.disk-full" and not _full(case) else raised.cause
+    if raised.cause == "storage.disk-full" and not _full(case) and (case.of("edquot") or any(m.kind == "quota" for m in case.incident.mounts)):
+        return "storage.quota-exceeded"
     if raised.cause == "storage.disk-full" and re.search(r"multiprocessing|shared_memory|storage\.py.*_share|_new_shared", frames):
         return "host.shm-exhausted"
     if raised.cause == "data.corrupt-sample" and _LOADING.search(frames) and not _DATA.search(frames):
@@ -63,7 +65,7 @@ def _by_place(raised: Raised, frames: str) -> str:
     if _LOADING.search(frames) and not re.search(r"data/_utils|__getitem__", frames):
         if kind in ("EOFError", "UnpicklingError", "BadZipFile", "FileNotFoundError"):
             return "checkpoint.corrupt"
-        if kind in ("AssertionError", "ValueError", "RuntimeError") and re.search(r"(?i)shape|size|mismatch|parallel|world|expected|config", raised.message):
+        if kind in ("AssertionError", "ValueError", "RuntimeError") and re.search(r"(?i)\bshape|\bsize|mismatch|parallel|world.?size|\bexpected|config", raised.message):
             return "checkpoint.mismatch"
     if _DECODE.search(raised.kind) and (_DATA.search(frames) or "DataLoader worker" in raised.message):
         return "data.corrupt-sample"

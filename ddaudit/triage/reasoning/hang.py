@@ -56,10 +56,33 @@ def _fingerprints(case: Case) -> Iterator[Candidate]:
         yield Candidate(
             "collective.mismatch-size", Tier.OWN_ERROR, "two ranks disagree about the size of one message", cite((e.spot for e in sizes)), odd, case.host_of(odd)
         )
+    yield from _divergence(case)
     exhausted = case.of("uneven-inputs")
     if exhausted:
         odd = _fewest(case)
         yield Candidate("data.uneven-shards", Tier.OWN_ERROR, "a rank ran out of batches before the others", cite((e.spot for e in exhausted[:3])), odd, case.host_of(odd))
+
+
+def _divergence(case: Case) -> Iterator[Candidate]:
+    """DDP's own comparison of models: every rank tells its parameter count and that of a rank which differs."""
+    events = case.of("ddp-params")
+    if not events:
+        return
+    counts: dict[int, object] = {}
+    for event in events:
+        for who, what in (("a", "na"), ("b", "nb")):
+            if event.fields.get(who, "").isdigit():
+                counts[int(event.fields[who])] = event.fields.get(what)
+    odd = case.minority(counts) if len(counts) > 2 else []
+    raisers = {e.rank for e in events if e.rank is not None}
+    world = case.incident.world_size or len(case.incident.ranks)
+    if not odd and not counts and len(raisers) == 1 and world > 2:
+        odd = sorted(raisers)
+    elif not odd and not counts and world > 2 and len(raisers) == world - 1:
+        odd = sorted(set(range(world)) - raisers)
+    rank = odd[0] if len(odd) == 1 else None
+    why = f"{f'rank {rank}' if rank is not None else 'a rank'} built another model than the others"
+    yield Candidate("model.rank-divergence", Tier.OWN_ERROR, why, cite((e.spot for e in events[:4])), rank, case.host_of(rank))
 
 
 def _named_odd(events: list[Event]) -> int | None:

@@ -26,11 +26,20 @@ def judge(case: Case) -> Iterator[Candidate]:
     """Candidates ``sched.*`` and ``node.failed``."""
     for cause in _CAUSES:
         events = [e for e in case.events if e.cause == cause and e.role == "root" and not e.handled and not _only_a_step(e, case)]
+        events = [e for e in events if not _of_the_past(case, e)]
         rows = [j for j in case.main_jobs if any(c == cause and re.match(p, j.state) for p, c in _STATES)]
         if cause == "node.failed":
             yield from _node(case, events, rows)
         elif (events or rows) and not _earlier_failure(case, events, cause):
             yield _scheduler(case, cause, events, rows)
+
+
+def _of_the_past(case: Case, event: Event) -> bool:
+    """Words about an earlier job: too old for this one (any time zone granted)."""
+    if event.kernel or case.when(event) != "out":
+        return False
+    case.reject(event, "outside the job's time: an earlier job")
+    return True
 
 
 def _only_a_step(event: Event, case: Case) -> bool:
@@ -107,6 +116,9 @@ def _lost_rank(case: Case, host: str | None) -> int | None:
     if case.ranks_on(host):
         return None
     speaking = {e.rank for e in case.events if e.rank is not None} | {s.rank for s in case.incident.steps if s.rank is not None}
+    single = all(len(case.ranks_on(h)) <= 1 for h in case.incident.hosts)
     world = case.incident.world_size or (max(speaking) + 1 if speaking else 0)
+    if case.incident.world_size is None and single:
+        world = max(world, len(case.incident.listed_hosts), len(case.incident.hosts))
     lost = set(range(world)) - speaking
     return next(iter(lost)) if len(lost) == 1 else None

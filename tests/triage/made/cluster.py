@@ -188,6 +188,7 @@ def node(world: World) -> Label:
             world.lost(rank, host, end + 400)
     at = (world.at(end + 420) - timedelta(hours=world.zone_h)).strftime("%Y-%m-%dT%H:%M:%S")
     world.say(None, f"srun: error: Node failure on {host}\nslurmstepd: error: *** JOB {world.job} ON {world.names[0]} CANCELLED AT {at} DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***", end + 420)
+    world.sacct("NODE_FAIL", "1:0")
     world.files["slurmctld.log"] = f"[{at}.016] error: Nodes {host} not responding, setting DOWN\n[{at}.018] Killing JobId={world.job} on failed node {host}\n"
     world.files["scontrol_node.txt"] = f"NodeName={host} Arch=x86_64 CoresPerSocket=64\n   State=DOWN*+DRAIN ThreadsPerCore=2\n   Reason=Not responding [slurm@{at}]\n"
     return Label(guilty, host)

@@ -206,7 +206,8 @@ def mismatch(world: World) -> Label:
 def divergence(world: World) -> Label:
     guilty = world.rng.randrange(1, world.n)
     for rank in range(world.n):
-        final = f"RuntimeError: DDP expects same model across all ranks, but Rank {guilty if rank != guilty else guilty} has 148 params, while rank 0 has inconsistent 146 params."
+        mine, other = (148, 0) if rank == guilty else (146, guilty)
+        final = f"RuntimeError: DDP expects same model across all ranks, but Rank {rank} has {mine} params, while rank {other} has inconsistent {294 - mine} params."
         world.traceback(rank, final, "train.py:60:main /opt/conda/lib/python3.11/site-packages/torch/nn/parallel/distributed.py:840:__init__", s=30)
     world.ending({}, s=60, default=1)
     return Label(guilty)
