@@ -31,6 +31,7 @@ def resolve(bundle: Bundle, catalogue: Catalogue, job: str | None = None) -> Inc
     _single_host(gathered, hosts)
     sources = tuple(_with_host(s, hosts, gathered) for s in gathered.sources)
     host_of = {s.path: s.host for s in sources}
+    kind_of = {s.path: s.kind for s in sources}
     who = _Who(gathered, hosts, host_of)
     events = [who.event(e, t, log) for log in bundle.logs for e, t in log.events]
     raised = [_classify(who.raised(r, t, log), catalogue) for log in bundle.logs for r, t in log.raised]
@@ -43,7 +44,7 @@ def resolve(bundle: Bundle, catalogue: Catalogue, job: str | None = None) -> Inc
         steps=tuple(gathered.steps), rank_times=tuple(gathered.rank_times),
         mounts=tuple(replace(m, host=m.host or host_of.get(m.spot.file)) for m in gathered.mounts), finished=gathered.finished,
         versions={w: dict(v) for w, v in gathered.versions.items()}, addresses=dict(gathered.addresses), notes=tuple(gathered.notes),
-        listed_hosts=tuple(_listed(gathered, main_job)), rank_notes=tuple(replace(n, rank=n.rank if n.rank is not None else number) for n, number, _ in gathered.rank_notes[:5000]),
+        listed_hosts=tuple(_listed(gathered, main_job)), rank_notes=tuple(replace(n, rank=n.rank if n.rank is not None else number) for n, number, file in gathered.rank_notes[:5000] if kind_of.get(file) == "log"),
         adapters=frozenset(gathered.adapters), whole_logs=_whole_logs(bundle),
     )  # fmt: skip
     return align(incident, [(log.slurm_clock, log.log_clock) for log in bundle.logs])

@@ -30,6 +30,7 @@ _ON_HOST = re.compile(r"(?i)\brank[ =:]*(?P<rank>\d+)\b.{0,40}?\b(?:on|@|host[=:
 _PID = re.compile(r"(?i)\bpid[ =:]+(?P<pid>\d+)")
 _MEMBER = re.compile(r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: \d+/(?P<n>\d+)")
 _WORLD = re.compile(r"(?i)\bworld[_ -]?size['\"]?[ =:]+(?P<n>\d+)")
+_BATCH_NOTE = re.compile(r"(?i)batches|len\(|samples|exhausted|StopIteration|no more|epoch\b.{0,20}\b(?:done|finished|end|over|complete)|(?:end of|finished|completed|done with) epoch")
 _NODES = re.compile(r"(?i)(?:SLURM_(?:JOB_|STEP_)?NODELIST|NodeList|\bnodes)[=:]\s*['\"]?(?P<list>[a-z][\w.,\[\]-]+)")
 _DONE = re.compile(
     r"(?i)training (?:completed|complete|finished|done|ended)|training is (?:complete|done|finished)|train_runtime|after training is done"
@@ -45,7 +46,7 @@ EXTRA = (
     "image", "hostname", "Hostname", "host=", "host:", "node=", "on host ", "GLOBAL_RANK", "world_size", "WORLD_SIZE", "world size",
     "raining ", "train_runtime", "Trainer.fit", "exiting program", " per rank", " per-rank", "CANCELLED AT", "KeyboardInterrupt",
     "StopIteration", "success", "NET/IB : Using", "batches", "len(", "samples", "exhausted",
-    "finished epoch", "epoch done", "NODELIST", "NodeList", "nodelist", "Nodes:", "nodes:",
+    "finished epoch", "epoch done", "nd of epoch", "epoch end", "no more ", "Epoch ", "NODELIST", "NodeList", "nodelist", "Nodes:", "nodes:",
 )  # fmt: skip
 
 
@@ -88,7 +89,7 @@ class LogReader:
             return self._collective_stack
         if literal in ("raining ", "train_runtime", "Trainer.fit", "exiting program", "success"):
             return self._finished
-        if literal in ("batches", "len(", "samples", "exhausted", "finished epoch", "epoch done"):
+        if literal in ("batches", "len(", "samples", "exhausted", "finished epoch", "epoch done", "nd of epoch", "epoch end", "no more ", "Epoch "):
             return self._note
         return self._facts
 
@@ -251,7 +252,8 @@ class LogReader:
             self.into.finished = spot(self.name, line.number, line.text)
 
     def _note(self, line: Line, hit: Hit) -> None:
-        if not line.kernel and (line.rank is not None or line.task is not None or line.local_rank is not None or self.rank is not None):
+        wanted = _BATCH_NOTE.search(line.body) is not None
+        if wanted and not line.kernel and (line.rank is not None or line.task is not None or line.local_rank is not None or self.rank is not None):
             note = RankNote(line.rank, line.body[:200], spot(self.name, line.number, line.text))
             self.into.rank_notes.append((note, line.task if line.task is not None else line.local_rank, self.name))
 

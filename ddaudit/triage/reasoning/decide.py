@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ddaudit.evidence.incident import Incident
-from ddaudit.triage.reasoning import errors, hang, hardware, host, numbers, scheduler, slow, startup
+from ddaudit.triage.reasoning import errors, hang, hardware, host, numbers, scheduler, slow, startup, storage
 from ddaudit.triage.reasoning.case import Candidate, Case, Rejected, Tier, cite
 from ddaudit.triage.reasoning.waiting import absent
 
@@ -21,6 +21,7 @@ FAMILIES: dict[str, Callable[[Case], Iterator[Candidate]]] = {
     "errors": errors.judge,
     "startup": startup.judge,
     "hang": hang.judge,
+    "storage": storage.judge,
     "numbers": numbers.judge,
     "slow": slow.judge,
 }

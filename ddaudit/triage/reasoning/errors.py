@@ -17,6 +17,7 @@ _DECODE = re.compile(
 )
 _LOADING = re.compile(r"(?i)load_checkpoint|load_state_dict|_load_\w*checkpoint|torch/serialization\.py|distributed/checkpoint|resume_from|restore_checkpoint|safetensors")
 _DATA = re.compile(r"(?i)data/_utils/(?:fetch|worker|collate)|__getitem__|webdataset|datasets?/|dataset\.py|collate|decode")
+_BAD_DATA = re.compile(r"(?i)decod|corrupt|truncat|malformed|premature|checksum|bad magic|\bcrc\b|not a valid|unrecognized data|invalid (?:data|header|image|jpeg|png|file)|inflate|damaged")
 _SIZE = re.compile(r"(?P<n>[\d.]+) (?P<u>[KMGT]i?B|bytes)")
 _UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 #: Share of the GPU's memory that must be in other hands before the OOM is theirs and not the rank's.
@@ -68,6 +69,8 @@ def _by_place(raised: Raised, frames: str) -> str:
         if kind in ("AssertionError", "ValueError", "RuntimeError") and re.search(r"(?i)\bshape|\bsize|mismatch|parallel|world.?size|\bexpected|config", raised.message):
             return "checkpoint.mismatch"
     if _DECODE.search(raised.kind) and (_DATA.search(frames) or "DataLoader worker" in raised.message):
+        return "data.corrupt-sample"
+    if ("DataLoader worker" in raised.message or _DATA.search(frames)) and _BAD_DATA.search(raised.message):
         return "data.corrupt-sample"
     if kind == "MemoryError":
         return "host.oom-killed"

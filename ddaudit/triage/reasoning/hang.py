@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from ddaudit.evidence.incident import Collective, Event, Spot
 from ddaudit.triage.reasoning.case import Candidate, Case, Tier, cite
+from ddaudit.triage.reasoning.storage import came_back
 from ddaudit.triage.reasoning.stacks import Doing, doing, in_collective, main_stack
 from ddaudit.triage.reasoning.waiting import Absent, absent, odd_ones
 
 __all__ = ["judge"]
 
-_EPOCH_END = re.compile(r"(?i)\b(?:end of epoch|epoch \d+ (?:done|finished|end|complete)|finished epoch|validat\w+|evaluat\w+|StopIteration|iterator exhausted|no more (?:batches|data))")
+_EPOCH_END = re.compile(r"(?i)\b(?:end of epoch|epoch \d+ (?:done|finished|end|over|complete)\w*|(?:finished|completed|done with) epoch|epoch_end|end_epoch|StopIteration|(?:loader|iterator|dataset|data) (?:is )?exhausted|no more (?:batches|data|samples))\b")
 _BATCHES = re.compile(
     r"(?i)(?:(?P<n>\d{1,9}) (?:train(?:ing)? )?(?:batches|samples|shards|examples|minibatches|iterations|steps) (?:this|per|in|for|of)? ?(?:the |this )?(?:epoch|loader|rank|dataset)?"
     r"|(?:len\((?:train_?)?(?:loader|dataloader|dl|dataset)\)|num_?batches|n_?batches|batches(?: per epoch)?|num_?samples|dataset size|shard size)[ =:]{1,3}(?P<m>\d{1,9})"
@@ -154,7 +155,7 @@ def _uneven(case: Case) -> Candidate | None:
     counts = _batch_counts(case)
     odd = case.minority({r: n for r, (n, _) in counts.items()})
     if not odd:
-        return None
+        return _epoch_over(case)
     common = next(n for r, (n, _) in counts.items() if r not in odd)
     missing = absent(case)
     fewer = [r for r in odd if counts[r][0] < common]
@@ -164,6 +165,18 @@ def _uneven(case: Case) -> Candidate | None:
     why = f"{'rank ' + str(rank) if rank is not None else f'ranks {odd}'} has {counts[odd[0]][0]} batches, the others {common}"
     others = [s for r, (_, s) in counts.items() if r not in odd]
     return Candidate("data.uneven-shards", Tier.OWN_ERROR, why, cite((counts[r][1] for r in odd), others[:2]), rank, case.host_of(rank))
+
+
+def _epoch_over(case: Case) -> Candidate | None:
+    """A minority of ranks said that its epoch had ended, and the others hang in the middle of theirs."""
+    ended: dict[int, Spot] = {n.rank: n.spot for n in case.incident.rank_notes if n.rank is not None and _EPOCH_END.search(n.text)}
+    waited = set(case.timeouts) - set(ended)
+    if not ended or 2 * len(ended) >= len(ended) + len(waited) or not waited:
+        return None
+    rank = next(iter(ended)) if len(ended) == 1 else None
+    why = f"{'rank ' + str(rank) if rank is not None else f'ranks {sorted(ended)}'} had ended the epoch while the others were still in it"
+    waits = [case.timeouts[r].spot for r in sorted(waited)[:2]]
+    return Candidate("data.uneven-shards", Tier.OWN_ERROR, why, cite(ended.values(), waits), rank, case.host_of(rank))
 
 
 def _by_stacks(case: Case) -> Absent | None:
@@ -224,16 +237,11 @@ def _storage(case: Case, host: str | None, missing: Absent) -> list[Spot]:
             continue
         if case.when(event) == "out" or (case.when(event) == "maybe" and event.pid not in pids):
             case.reject(event, "outside the job's time")
-        elif _came_back(case, event):
+        elif came_back(case, event):
             case.reject(event, "the server answered again")
         else:
             spots.append(event.spot)
     return spots
-
-
-def _came_back(case: Case, event: Event) -> bool:
-    server = event.fields.get("server")
-    return any(e.fields.get("server") == server and e.host == event.host and e.spot.line > event.spot.line for e in case.of("nfs-ok")) if server else False
 
 
 def _own_lines(case: Case, missing: Absent) -> list[Spot]:

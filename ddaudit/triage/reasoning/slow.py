@@ -33,10 +33,12 @@ def judge(case: Case) -> Iterator[Candidate]:
     straggler = _straggler(case)
     became = _became_slow(case)
     slow = straggler is not None or became is not None
+    groups: dict[tuple[str, str | None], list[tuple[Gpu, list[Spot]]]] = {}
     for cause, gpu, spots in _devices(case):
-        if case.failed and not slow:
-            continue
-        yield _device(case, cause, gpu, spots, straggler, became)
+        groups.setdefault((cause, gpu.host), []).append((gpu, spots))
+    for (cause, _), found in groups.items():
+        if slow or not case.failed:
+            yield _device(case, cause, found, straggler, became)
     yield from _kernel_link(case, straggler, slow)
     yield from _logs(case, straggler, became)
     if straggler is not None and straggler.what == "data":
@@ -166,10 +168,14 @@ def _link(gpu: Gpu, name: str) -> tuple[int | None, int | None]:
 
 
 def _device(
-    case: Case, cause: str, gpu: Gpu, spots: list[Spot], straggler: Straggler | None, became: tuple[Spot, float, float] | None
+    case: Case, cause: str, found: list[tuple[Gpu, list[Spot]]], straggler: Straggler | None, became: tuple[Spot, float, float] | None
 ) -> Candidate:
-    rank = next((r.rank for r in case.incident.ranks.values() if r.gpu == gpu.bdf and r.host in (None, gpu.host)), None)
-    if rank is None and straggler is not None and case.host_of(straggler.rank) in (None, gpu.host):
+    """One candidate a host and cause. When several GPUs of a host suffer alike, the host is named and no rank."""
+    owners = {_owner(case, gpu): (gpu, spots) for gpu, spots in found}
+    chosen = owners.get(straggler.rank) if straggler is not None else None
+    gpu, spots = chosen or found[0]
+    rank = _owner(case, gpu) if len(found) == 1 or chosen else None
+    if rank is None and straggler is not None and case.host_of(straggler.rank) in (None, gpu.host) and len(found) == 1:
         rank = straggler.rank
     agrees = straggler is None or rank is None or straggler.rank == rank
     host = gpu.host or case.host_of(rank)
@@ -180,7 +186,12 @@ def _device(
     evidence = cite(spots[:3], straggler.spots[:2] if straggler and agrees else (), [became[0]] if became else (), outside, spots[3:])
     tier = Tier.SLOW if agrees else Tier.UNKNOWN
     index = f" (GPU {gpu.index})" if gpu.index is not None else ""
-    return Candidate(cause, tier, why, evidence, rank, host, gpu=f"{gpu.bdf}.0{index}", confidence="high" if slowest or change else "medium")
+    device = f"{gpu.bdf}.0{index}" if len(found) == 1 or chosen else f"{len(found)} GPUs"
+    return Candidate(cause, tier, why, evidence, rank, host, gpu=device, confidence="high" if slowest or change else "medium")
+
+
+def _owner(case: Case, gpu: Gpu) -> int | None:
+    return next((r.rank for r in case.incident.ranks.values() if r.gpu == gpu.bdf and r.host in (None, gpu.host)), None)
 
 
 def _kernel_link(case: Case, straggler: Straggler | None, slow: bool) -> Iterator[Candidate]:

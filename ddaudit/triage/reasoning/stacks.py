@@ -63,6 +63,8 @@ def doing(case: Case, rank: int) -> Doing | None:
     spots = stack.spots[depth : depth + 2] or stack.spots[:2]
     workers = [s for s in case.incident.stacks if s.worker and s.rank == rank]
     sleeping = _sleeping(case, stack, workers)
+    if cause == "data.loader-stalled" and workers and all(_locked(w) for w in workers):
+        return Doing("app.deadlock", "waits for loader workers that wait for a lock (held over a fork)", (*spots, *(w.spots[0] for w in workers[:2])))
     if cause in ("data.loader-stalled", "storage.fs-hang"):
         spots = (*spots, *(p.spot for p in sleeping[:2]), *(w.spots[0] for w in workers[:1]))
     if cause == "" and sleeping:
@@ -95,6 +97,10 @@ def _classify(stack: Stack) -> tuple[int, str, str]:
     if any(_STORE.search(f.split(" (")[0]) for f in frames[:2]):
         return 0, "storage.fs-hang", "is inside a file operation"
     return 0, "collective.desync", "runs code outside of the collective that the others wait in"
+
+
+def _locked(worker: Stack) -> bool:
+    return any(_LOCK.search(f) for f in worker.frames[:3]) and not any(re.search(r"get \(multiprocessing/queues", f) for f in worker.frames[:4])
 
 
 def _sleeping(case: Case, stack: Stack, workers: list[Stack]) -> list[Process]:

@@ -187,17 +187,20 @@ def _unreachable(case: Case) -> Iterator[Candidate]:
     refused = case.of("nccl-refused", "store-connect", "el-rdzv-conn", "nccl-ib-modify")
     if not events and not refused:
         return
-    if not events and case.own:
+    if not events and any(r.signature not in ("store-clients", "store-connect", "el-rdzv", "el-rdzv-conn", "") for r in case.own):
         return
     everything = [*events, *refused]
     targets = {case.incident.addresses.get(p, p) for e in everything if (p := (e.fields.get("peer") or "").split("<")[0].split(":")[0])}
     targets = {t for t in targets if t in case.incident.hosts or not case.incident.hosts}
     sources = {e.host for e in everything if e.host}
     host = _cut_off(targets, sources)
+    waiting = case.of("store-clients", "el-rdzv", "el-rdzv-wait")
+    if host is None and len(sources) == 1 and waiting and len(case.incident.hosts) > 2:
+        host = next(iter(sources))  # the others joined; only this one could not
     why = f"{host or 'hosts'} cannot be reached over the network"
     confidence = "high" if events else "medium"
     yield Candidate(
-        "net.unreachable", Tier.OWN_ERROR if events else Tier.SYMPTOM, why, cite((e.spot for e in everything[:4])), case.only_rank(host), host, confidence=confidence  # type: ignore[arg-type]
+        "net.unreachable", Tier.OWN_ERROR if events or waiting else Tier.SYMPTOM, why, cite((e.spot for e in everything[:4])), case.only_rank(host), host, confidence=confidence  # type: ignore[arg-type]
     )
 
 

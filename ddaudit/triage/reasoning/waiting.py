@@ -30,7 +30,7 @@ class Absent:
 
 def absent(case: Case) -> Absent | None:
     """The ranks that the others waited for, or None when the evidence does not tell."""
-    for find in (_by_recorder, _by_progress, _by_text, _by_silence):
+    for find in (_by_recorder, _by_progress, _by_text, _by_watchdog, _by_sequence, _by_silence):
         if found := find(case):
             return found
     return None
@@ -93,6 +93,27 @@ def _by_text(case: Case) -> Absent | None:
         ranks = tuple(int(n) for n in event.fields.get("ranks", "").replace(" ", "").split(",") if n.isdigit())
         if ranks:
             return Absent(ranks, True, None, (event.spot,))
+    return None
+
+
+def _by_watchdog(case: Case) -> Absent | None:
+    """The one rank whose watchdog itself was stuck, or that could not get the GIL, while others timed out."""
+    events = [e for e in case.of("pg-stuck", "pg-gil") if e.rank is not None]
+    ranks = {e.rank for e in events if e.rank is not None}
+    if len(ranks) == 1 and (len(case.timeouts) > 1 or len(case.incident.ranks) > 2) and not ranks & set(case.timeouts):
+        return Absent(tuple(ranks), True, (_blocked(case) or (None, ""))[0], tuple(e.spot for e in events[:2]))
+    return None
+
+
+def _by_sequence(case: Case) -> Absent | None:
+    """Ranks that time out in another collective than the rest: they skipped one, or made one too many."""
+    by_group: dict[str, dict[int, object]] = {}
+    for rank, item in case.timeouts.items():
+        by_group.setdefault(item.group, {})[rank] = item.seq
+    for seqs in by_group.values():
+        odd = case.minority(seqs)
+        if odd:
+            return Absent(tuple(odd), True, (_blocked(case) or (None, ""))[0], tuple(case.timeouts[r].spot for r in odd))
     return None
 
 
