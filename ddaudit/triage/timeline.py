@@ -31,6 +31,8 @@ def align(incident: Incident, clocks: list[Clock]) -> Incident:
     spans = [s for s in incident.sources if s.path not in kernel and s.kind == "log" and s.first and s.last]
     steps = [s.stamp.time_s for s in incident.steps if s.stamp]
     moments = [*symptoms, *started, *steps, *(s.first.time_s for s in spans if s.first), *(s.last.time_s for s in spans if s.last)]
+    raised = [r.stamp.time_s for r in incident.raised if r.stamp and r.stamp.zoned]
+    moments = moments or raised
     failure = min([*symptoms, *started], default=None)
     if failure is not None:
         # A stray old date in a log must not stretch the window over days.

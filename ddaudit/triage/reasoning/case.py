@@ -15,6 +15,10 @@ from ddaudit.triage.timeline import placed
 __all__ = ["Candidate", "Case", "Rejected", "Tier"]
 
 
+#: Without the job's log, host events this much older than the newest are another story.
+BLIND_S = 6 * 3600.0
+
+
 class Tier:
     """Precedence of causes, strongest first. A later tier wins only when no earlier one has a candidate."""
 
@@ -144,12 +148,23 @@ class Case:
         return len(self.incident.steps) >= 2
 
     @cached_property
+    def blind(self) -> bool:
+        """Nothing of the job itself is in the bundle: only hosts speak."""
+        mine = self.incident.steps or self.incident.ranks or self.incident.raised or self.incident.jobs or self.incident.collectives
+        return not mine and not any(e.role == "cascade" and not e.kernel for e in self.events)
+
+    @cached_property
+    def latest_s(self) -> float | None:
+        """The newest kernel event that may be a root, by the hosts' clock."""
+        return max((e.stamp.time_s for e in self.events if e.kernel and e.role == "root" and e.stamp), default=None)
+
+    @cached_property
     def failed(self) -> bool:
         """Something ended or stopped that should not have."""
         cascades = [e for e in self.events if e.role == "cascade" and e.signature not in ("store-recv", "el-closing", "xid-45", "xid-43")]
         bad_jobs = [j for j in self.main_jobs if re.match(r"FAILED|TIMEOUT|NODE_FAIL|OUT_OF_ME|CANCELLED|PREEMPTED|BOOT_FAIL|DEADLINE", j.state)]
         fatal = [e for e in self.events if e.role == "root" and not e.handled and not e.kernel and e.layer != "nvml"]
-        return bool(self.failed_exits or self.own or self.timeouts or cascades or bad_jobs or fatal or self.of("sl-exitcode", "el-exit"))
+        return bool(self.blind or self.failed_exits or self.own or self.timeouts or cascades or bad_jobs or fatal or self.of("sl-exitcode", "el-exit"))
 
     @cached_property
     def main_jobs(self) -> list:  # type: ignore[type-arg]
@@ -203,6 +218,8 @@ class Case:
             ends = [float(s.note.split()[1]) for s in self.incident.sources if s.path == event.spot.file and s.note.startswith("uptime")]
             span = self.incident.window[1] - self.incident.window[0] if self.incident.window else 0.0
             return "unknown" if not ends or ends[0] - float(uptime) <= span + 6 * 3600 else "out"
+        if self.blind and event.stamp is not None and self.latest_s is not None:
+            return "in" if self.latest_s - event.stamp.time_s < BLIND_S else "out"
         return placed(self.incident, event.stamp)
 
     def job_time(self, event: Event) -> float | None:

@@ -112,7 +112,7 @@ def _undecided(case: Case) -> Candidate:
         why = f"a collective timed out, and nothing in the bundle says who did not come{silent}"
         return Candidate("unknown.collective-timeout", Tier.UNKNOWN, why, cite(waits[:3], texts[:3]), confidence="low", missing=_missing_logs(case))
     cascades = [e for e in case.events if e.role == "cascade" and not e.kernel and e.layer in ("nccl", "torch")]
-    if case.failed:
+    if case.failed and not case.blind:
         peers = sorted({e.fields["peer"].split("<")[0] for e in cascades if e.fields.get("peer")})
         why = f"ranks lost a peer{f' ({peers[0]})' if len(peers) == 1 else ''}, and nothing in the bundle shows what happened to it"
         wanted = tuple(f"log, kernel log and scheduler state of {p}" for p in peers[:4]) + _missing_logs(case)
