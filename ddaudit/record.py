@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,19 +76,41 @@ class Record(_Frozen):
     """What a command adds to its JSON object: ``checkpoint``, ``incident``, ``trace``, ``script`` ..."""
 
 
-def answers(findings: tuple[Finding, ...], asked: Mapping[str, str]) -> tuple[Answer, ...]:
+#: The check that says most about a question; among findings of equal status its text is the answer.
+SPOKESMAN: dict[str, str] = {
+    "loss": "loss.descends",
+    "batch": "batch.effective",
+    "lr": "lr.matches-batch",
+    "accumulation": "accumulation.consistent",
+    "sync": "sync.frequency",
+    "checkpoint": "checkpoint.verdict",
+    "bottleneck": "bottleneck.split",
+}
+
+
+def answers(
+    findings: Sequence[Finding], asked: Mapping[str, str], world_sizes: Mapping[str, int] | None = None
+) -> tuple[Answer, ...]:
     """Answers the seven questions from findings.
 
     ``asked`` maps a question id to the sentence used when no finding measured it: it is "not-measured" with that
-    sentence. Questions missing from ``asked`` are "not-asked". The answer's text is that of the worst finding, and
-    among equals the first.
+    sentence. Questions missing from ``asked`` are "not-asked". The answer's text is that of the worst finding; among
+    equals that of the question's spokesman check, then of the step with most ranks (``world_sizes`` by step id).
     """
     result = []
     for id in QUESTIONS:
         mine = [(i, f) for i, f in enumerate(findings) if f.question == id]
         measured = [(i, f) for i, f in mine if f.status is not Status.SKIP]
         if measured:
-            worst = max(measured, key=lambda item: (item[1].status.rank, -item[0]))[1]
+            sizes = world_sizes or {}
+            worst = max(
+                measured,
+                key=lambda item: (
+                    item[1].status.rank,
+                    item[1].check == SPOKESMAN[id],
+                    sizes.get(item[1].step or "", 0),
+                ),
+            )[1]
             result.append(Answer(id=id, status=worst.status, answer=worst.text, findings=tuple(i for i, _ in mine)))
         elif id in asked or mine:
             text = asked.get(id) or mine[0][1].text
@@ -114,7 +136,7 @@ def write_atomically(path: Path, text: str) -> None:
 def save_record(record: Record, run_dir: Path) -> Path:
     """Writes ``record.json`` and returns its path."""
     path = run_dir / "record.json"
-    write_atomically(path, dumps(record.model_dump(mode="json", by_alias=True), indent=1) + "\n")
+    write_atomically(path, dumps(record.model_dump(by_alias=True), indent=1) + "\n")
     return path
 
 

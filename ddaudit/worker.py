@@ -101,6 +101,16 @@ class Order(_Strict):
     def stack_path(self) -> Path:
         return self.log_path.with_suffix(".stack")
 
+    @property
+    def scratch(self) -> Path:
+        return self.run_dir / "scratch" / self.folder
+
+    def make_folders(self) -> None:
+        """Makes the step's folders, one level at a time: a run folder that was removed must not come back."""
+        for folder in (self.events_path.parent, self.log_path.parent, self.scratch):
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+
 
 def main(order: Order, control: socket.socket) -> int:
     """Runs the order to its end and returns the exit code; never raises.
@@ -143,8 +153,6 @@ def _run(order: Order, events: EventWriter) -> None:
         plan = Plan.model_validate_json(order.plan.read_text("utf-8"))
         spec = _find_probe(plan, order)
         params = _params(spec, order)
-    scratch = order.run_dir / "scratch" / order.folder
-    scratch.mkdir(parents=True, exist_ok=True)
     context = ProbeContext(
         step=order.step.id,
         rank=order.rank,
@@ -153,7 +161,7 @@ def _run(order: Order, events: EventWriter) -> None:
         host=order.host,
         device=plan.device,
         run_dir=order.run_dir,
-        scratch=scratch,
+        scratch=order.scratch,
         events=events,
         deadline=order.deadline,
         seed=plan.seed,

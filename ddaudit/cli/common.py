@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,8 +62,27 @@ def parse_params(pairs: Sequence[str]) -> dict[str, str]:
 
 def envelope(command: str, verdict: str, exit_code: int, **more: Any) -> dict[str, Any]:
     """The object that every ``--json`` prints: the keys common to all commands, then the command's own."""
-    head = {"schema": "ddaudit/1", "command": command, "verdict": verdict, "exit_code": int(exit_code)}
-    return {**head, "run": None, "questions": [], "findings": [], **more}
+    from ddaudit import __version__
+    from ddaudit.findings import QUESTIONS
+    from ddaudit.record import answers
+
+    return {
+        "schema": "ddaudit/1",
+        "command": command,
+        "verdict": verdict,
+        "exit_code": int(exit_code),
+        "run": None,
+        "run_id": None,
+        "ddaudit_version": __version__,
+        "created": time.time(),
+        "seconds": None,
+        "complete": True,
+        "questions": [{**a.model_dump(mode="json"), "question": QUESTIONS[a.id]} for a in answers((), {})],
+        "findings": [],
+        "steps": [],
+        "facts": {},
+        **more,
+    }
 
 
 def problem_envelope(command: str, text: str, code: Exit) -> str:

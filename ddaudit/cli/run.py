@@ -156,7 +156,7 @@ def _show_plan(session: Any, as_json: bool) -> int:
         steps = [
             {name: value for name, value in s.model_dump(mode="json").items() if name in shown} for s in plan.steps
         ]
-        emit_json(envelope("run", "PASS", 0, dry_run=True, runbook=plan.runbook, device=plan.device, steps=steps))
+        emit_json(envelope("run", "PASS", 0, dry_run=True, runbook=plan.runbook, device=plan.device, planned=steps))
         return 0
     click.echo(f"{plan.runbook} on {plan.device}, at most {sum(s.timeout_s for s in plan.steps):.0f} s:")
     for step in plan.steps:

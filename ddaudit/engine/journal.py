@@ -31,13 +31,13 @@ JOURNAL = "events/run.jsonl"
 
 #: What answers a question that no check of this run measured.
 ASKED_BY: dict[str, str] = {
-    "loss": "not measured here: the step `single` of the runbook scale-out answers it",
-    "batch": "not measured here: the check batch.effective answers it on any training trace",
-    "lr": "not measured here: needs a known-good baseline (job file) to compare schedule and warm-up with",
-    "accumulation": "not measured here: the checks accumulation.* answer it on a trace of two or more ranks",
-    "sync": "not measured here: the check sync.frequency answers it on a data-parallel trace",
-    "checkpoint": "not measured here: needs a step that writes or audits a checkpoint",
-    "bottleneck": "not measured here: the check bottleneck.split answers it on a trace with timers",
+    "loss": "the step `single` of the runbook scale-out answers it",
+    "batch": "the check batch.effective answers it on any training trace",
+    "lr": "needs a known-good baseline (job file) to compare schedule and warm-up with",
+    "accumulation": "the checks accumulation.* answer it on a trace of two or more ranks",
+    "sync": "the check sync.frequency answers it on a data-parallel trace",
+    "checkpoint": "needs a step that writes or audits a checkpoint",
+    "bottleneck": "the check bottleneck.split answers it on a trace with timers",
 }
 
 
@@ -142,7 +142,7 @@ def build_record(journal: Stream, plan: Plan, judged: Sequence[Judged], evidence
         facts=head["facts"] | {"evidence_sha256": evidence_sha256},
         steps=tuple(step_record(j.outcome) for j in judged),
         findings=findings,
-        questions=answers(findings, ASKED_BY),
+        questions=answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps}),
         verdict=verdict,
         exit_code=int(code),
         fail_on=Severity(options.get("fail_on", "major")),

@@ -18,6 +18,7 @@ from ddaudit.evidence.base import Evidence
 from ddaudit.findings import Finding, Status, draft, skip
 from ddaudit.registry import CheckSpec
 from ddaudit.runbook.model import PlannedStep
+from ddaudit.runbook.remedy import remedy_of
 
 __all__ = ["CHECK_TIMEOUT_S", "judge"]
 
@@ -79,7 +80,7 @@ def _broken(spec: CheckSpec, what: str) -> Finding:
 
 
 def _complete(finding: Finding, spec: CheckSpec, step: PlannedStep) -> Finding:
-    """Adds what the engine knows. A severity that the check did not set is the step's."""
+    """Adds what the engine knows. A severity or remedy that the check did not set is the step's."""
     added: dict[str, Any] = {"check": spec.id, "step": step.id, "question": finding.question or spec.question}
     if not finding.id:
         added["id"] = spec.id
@@ -87,6 +88,8 @@ def _complete(finding: Finding, spec: CheckSpec, step: PlannedStep) -> Finding:
         added["severity"] = step.severity
     if finding.evidence is None:
         added["evidence"] = f"events/{step.id}/"
+    if finding.remedy is None and finding.bad:
+        added["remedy"] = remedy_of(step)
     return finding.model_copy(update=added)
 
 

@@ -22,9 +22,9 @@ from ddaudit.jsonio import dumps
 from ddaudit.launch import LocalLauncher, Progress
 from ddaudit.packs import Packs
 from ddaudit.record import Record, save_record, write_atomically
-from ddaudit.runbook import resolve
+from ddaudit.runbook import resolve, resolve_text
 from ddaudit.runbook.model import Plan, PlannedStep
-from ddaudit.runbook.when import evaluate
+from ddaudit.runbook.when import parse
 
 __all__ = ["Options", "Quiet", "Walk", "Watcher"]
 
@@ -166,8 +166,10 @@ class Walk:
     def _why_not(self, step: PlannedStep) -> str | None:
         if self.signal:
             return "the run was interrupted before this step"
-        if step.when is not None and not evaluate(step.when, self.facts):
-            return f"its condition does not hold here: {step.when}"
+        if step.when is not None:
+            holds, reason = parse(step.when).decide(self.facts)
+            if not holds:
+                return f"its condition does not hold here: {reason}"
         if step.always or self.plan.mode == "triage":
             return None
         by_id = {j.outcome.step.id: j for j in self.judged}
@@ -188,7 +190,8 @@ class Walk:
     def _prepare(self, step: PlannedStep) -> PlannedStep:
         """Fills in ``$step.metric`` values from the steps that ended, and shows the ranks the result."""
         metrics = {j.outcome.step.id: summarise(j.outcome.evidence) for j in self.judged}
-        prepared = step.model_copy(update={"params": resolve(step.params, metrics)})
+        remedy = resolve_text(step.remedy, metrics) if step.remedy else None
+        prepared = step.model_copy(update={"params": resolve(step.params, metrics), "remedy": remedy})
         if prepared.params != step.params:
             steps = tuple(prepared if s.id == step.id else s for s in self.plan.steps)
             self.plan = self.plan.model_copy(update={"steps": steps})

@@ -46,8 +46,8 @@ def _what(group: Group) -> str:
 
 def blind_spots(record: Record) -> tuple[Missing, ...]:
     """What no run of this size, kind and length could have seen."""
-    if not record.steps:
-        return (Missing(None, "everything", "no step ran"),)
+    if not record.steps:  # an audit or a triage has findings and no steps
+        return () if record.findings else (Missing(None, "everything", "no step ran"),)
     found = []
     sizes = [n for s in record.steps if (n := world_size(s)) is not None]
     if sizes and max(sizes) == 1:

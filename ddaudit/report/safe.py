@@ -18,10 +18,6 @@ LINE_LIMIT = 2000
 _BREAK = re.compile(r"[ \t]*[\r\n\x0b\x0c\x85\u2028\u2029][\s]*")
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!@]|(?<=:)//|^[-+=]|^\d+[.)](?=\s|$)")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "//": "\\/\\/"}
-_UNSAFE_JSON = re.compile(
-    r"[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\uffff"
-    r"\U000e0000-\U000e0fff]"
-)
 
 _ASCII = {
     "✔": "[ok]",
@@ -80,12 +76,18 @@ def to_ascii(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode("ascii")
 
 
+def _escape_json(char: str) -> str:
+    if char.isprintable():
+        return char
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else json.dumps(char)[1:-1]
+
+
 def json_text(text: str, *, html: bool = False) -> str:
     """Escapes, inside finished JSON text, what a terminal (or with ``html`` an HTML parser) would act on.
 
     Such characters occur only within JSON strings, so the escapes change no value.
     """
-    text = _UNSAFE_JSON.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
+    text = "\n".join(line if line.isprintable() else "".join(map(_escape_json, line)) for line in text.split("\n"))
     if html:
         text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return text

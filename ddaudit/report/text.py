@@ -133,7 +133,8 @@ class _Page:
         self.title("Seven questions")
         for answer in view.questions:
             self.line(self.mark(answer.mark), "  ", self.t(answer.id, "bold"), f"  {answer.name}")
-            self.line(answer.answer, indent=4)
+            if answer.mark.word != "not-asked":
+                self.line(answer.answer, indent=4)
 
     def matrix(self, matrix: Matrix | None) -> None:
         if matrix is None:

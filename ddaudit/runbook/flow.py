@@ -86,4 +86,4 @@ def longest_s(runbook: Runbook) -> float:
     if graph.find_cycle(arcs):
         return 0.0
     cleanup = sum(cost[s.id] for s in runbook.steps if s.always)
-    return cleanup + max(graph.longest(arcs, id, cost.__getitem__) for id in arcs)
+    return cleanup + max((graph.longest(arcs, id, cost.__getitem__) for id in arcs), default=0.0)

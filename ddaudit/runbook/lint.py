@@ -27,6 +27,7 @@ __all__ = ["advice", "errors", "lint_packs", "lint_runbook"]
 STEP_RULES: tuple[Callable[[Subject, Step], Iterator[RunbookProblem]], ...] = (
     rules.probes,
     rules.checks,
+    rules.comparisons,
     rules.variables,
     rules.parameters,
     rules.limits,

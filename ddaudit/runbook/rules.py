@@ -20,7 +20,7 @@ from ddaudit.runbook.selection import applicable, feeds, is_glob
 from ddaudit.runbook.subject import Subject
 from ddaudit.runbook.values import fill, finish, references, resolve
 
-__all__ = ["checks", "condition", "limits", "parameters", "probes", "ranks", "variables"]
+__all__ = ["checks", "comparisons", "condition", "limits", "parameters", "probes", "ranks", "variables"]
 
 #: More ranks than any job of today has: a larger number is a typing error.
 MAX_RANKS = 65536
@@ -49,6 +49,24 @@ def checks(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
             wanted = sorted({need.type.kind for spec in matched for need in spec.needs.values() if not need.optional})
             what = f"probe {probe.name!r} does not record what {pattern!r} asks for ({', '.join(wanted)})"
             yield subject.problem(step, ["checks"], what, "a check of what the probe records", "ddaudit list checks")
+
+
+def comparisons(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
+    """A check that compares with another step finds one in ``needs`` that records the same kind of evidence."""
+    registry = subject.packs.registry
+    steps = {other.id: other for other in subject.runbook.steps}
+    offered = {
+        kind.kind
+        for need in step.needs
+        if need in steps and (probe := subject.probe(steps[need]))
+        for kind in probe.produces
+    }
+    for spec in applicable(step, registry):
+        reference = spec.needs.get("reference")
+        if reference is not None and not reference.optional and reference.type.kind not in offered:
+            kind = reference.type.kind
+            what = f"check {spec.id!r} compares with another step, and `needs` names none that records {kind}"
+            yield subject.problem(step, ["checks"], what, fix="add the step to compare with to needs")
 
 
 def _broken(subject: Subject) -> str | None:

@@ -143,8 +143,9 @@ class Trainer:
         self.scheduler.step()
 
     def clear_gradients(self) -> None:
+        """Drops gradients; counted only when those of the model's own parameters are gone."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.cleared += 1
+        self.cleared += not self.parallel.gradients()
 
     def facts(self, window: Window, total: Tensor, before: dict[str, Tensor]) -> dict[str, float]:
         """What the update consumed and what it left behind."""
@@ -201,6 +202,9 @@ def train(params: TrainParams, context: ProbeContext) -> None:
         UsageProblem: the parameters do not fit each other or the number of ranks.
     """
     place = place_of(params, context)
+    if place.device.type == "cpu" and params.preset == "tiny":
+        # Its operations take microseconds: a second thread only spins, and on a busy core costs twenty times the step.
+        torch.set_num_threads(1)
     recorder = Recorder(context, place)
     trainer = Trainer(params, place, recorder)
     if params.plant:
@@ -209,6 +213,13 @@ def train(params: TrainParams, context: ProbeContext) -> None:
         plant(trainer)
     trainer.prepare()
     resume(trainer, context)
+    with trainer.parallel.ledger.functional_waits():
+        run(trainer, context)
+
+
+def run(trainer: Trainer, context: ProbeContext) -> None:
+    """Trains to the end, saves where asked, and captures the final parameters."""
+    params = trainer.params
     while trainer.updates_done < params.steps:
         trainer.update()
         if trainer.updates_done == params.checkpoint_after:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ddaudit.api import Finding, Limit, Limits, Measures, Severity, Status, check, ok, warn
+from ddaudit.api import Finding, Limit, Limits, Measures, Remedy, Severity, Status, check, ok, warn
 from ddaudit.engine.judge import judge
 from ddaudit.evidence import Measure
 from ddaudit.registry import CheckSpec
@@ -33,6 +33,18 @@ def test_a_severity_that_the_check_sets_outranks_the_steps():
         yield warn("t.minor", "meh", severity=Severity.MINOR)
 
     assert judge(spec_of(says), EVIDENCE, step=STEP)[0].severity is Severity.MINOR
+
+
+def test_a_bad_finding_without_a_remedy_gets_the_steps():
+    def says(values: Measures) -> Iterator[Finding]:
+        yield warn("t.meh", "meh")
+        yield warn("t.own", "meh", remedy=Remedy(text="its own"))
+        yield ok("fine")
+
+    step = STEP.model_copy(update={"remedy": "Look at\nthe fan:\n\n    sensors -A\n    dmesg | tail\n"})
+    meh, own, fine = judge(spec_of(says), EVIDENCE, step=step)
+    assert meh.remedy == Remedy(text="Look at the fan:", commands=("sensors -A", "dmesg | tail"))
+    assert own.remedy == Remedy(text="its own") and fine.remedy is None
 
 
 def test_missing_evidence_is_a_skip_that_says_what_is_missing():

@@ -176,6 +176,15 @@ def empty() -> Record:
     return Record(ddaudit_version="0.1.0", command="run", run_id="empty", created=0.0)
 
 
+def audit() -> Record:
+    """A command without a runbook: findings, no steps, no plan."""
+    bad = finding(
+        Status.FAIL, "checkpoint.shard-missing", step=None, where=Where(file="__3_0.distcp"), question="checkpoint"
+    )
+    fields = {"command": "checkpoint audit", "plan": None, "steps": (), "facts": {}, "questions": answers((bad,), {})}
+    return record([bad], **fields, extra={"checkpoint": {"verdict": "NOT-RESUMABLE"}})
+
+
 def hostile(text: str = HOSTILE) -> Record:
     """``text`` in every string that a record can take."""
     bad = finding(

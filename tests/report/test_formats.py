@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ddaudit.report import FORMATS, render, write_reports
+from ddaudit.report import FORMATS, model, render, write_reports
 from tests.report import records
 
 
@@ -59,3 +61,12 @@ def test_rendering_loads_no_torch_h5py_matplotlib_or_engine() -> None:
     modules = loaded(code)
     assert not modules & {"torch", "h5py", "matplotlib", "numpy", "ddaudit.engine"}
     assert {"jinja2", "rich"} <= modules
+
+
+def test_the_documentation_names_every_format_and_every_field_of_the_view() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
+    for format in FORMATS.values():
+        assert f"| `{format.name}` | `{format.file}` | {format.about} |" in page
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", page))))
+    for part in (model.View, model.Row, model.AnswerView, model.StepView, model.Matrix, model.Missing, model.Mark):
+        assert {field.name for field in dataclasses.fields(part)} <= words, part

@@ -17,7 +17,7 @@ from ddaudit.report import render
 from tests.report import records
 from tests.report.page import Page
 
-ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "hostile"]
+ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "audit", "hostile"]
 KNOWN_TAGS = re.compile(
     "html|head|meta|title|link|style|body|a|header|div|h1|h2|h3|span|dl|dt|dd|pre|code|ul|li|nav|main|section|article|p|"
     "details|summary|table|thead|tbody|tr|th|td|br|footer|script"
@@ -82,7 +82,7 @@ def labels(found: Page, tag: str) -> list[str]:
     return [text.strip() for inside, text in found.texts if inside == tag and text.strip()]
 
 
-@pytest.mark.parametrize("name", ["healthy", "failed", "interrupted", "empty", "hostile"])
+@pytest.mark.parametrize("name", ["healthy", "failed", "interrupted", "empty", "audit", "hostile"])
 def test_the_embedded_record_is_the_record(name: str) -> None:
     record = getattr(records, name)()
     data = json.loads(page(record).text("script"), parse_constant=pytest.fail)

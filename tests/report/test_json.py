@@ -14,7 +14,7 @@ from ddaudit.report.envelope import Envelope, json_schema
 from tests.report import records
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
-ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "hostile"]
+ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "audit", "hostile"]
 
 
 @pytest.mark.parametrize("name", ALL)

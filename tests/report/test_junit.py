@@ -11,7 +11,7 @@ from ddaudit.record import Record
 from ddaudit.report import render
 from tests.report import records
 
-ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "hostile"]
+ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "audit", "hostile"]
 #: Attributes and children that the xunit2 schema (junit-10.xsd of Jenkins' xUnit plugin) knows.
 ATTRIBUTES = {
     "testsuites": {"name", "tests", "failures", "errors", "time"},

@@ -12,7 +12,7 @@ from ddaudit.report import render
 from ddaudit.report.templating import fence
 from tests.report import records
 
-ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "hostile"]
+ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "audit", "hostile"]
 
 
 def tokens(text: str) -> list[object]:

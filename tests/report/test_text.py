@@ -108,6 +108,13 @@ def test_an_incident_gives_the_cause_who_and_first_action() -> None:
         assert f"\n{line}\n" in text
 
 
+def test_a_command_without_steps_claims_nothing_about_steps() -> None:
+    for format in ("text", "md", "html"):
+        text = render(records.audit(), format)
+        assert "no step ran" not in text.lower() and "Steps" not in text
+        assert "file __3_0.distcp" in text.replace("\\", "")
+
+
 def test_an_empty_run_is_never_a_pass() -> None:
     text = render(records.empty(), "text")
     assert text.startswith("◌ INCONCLUSIVE")

@@ -92,6 +92,11 @@ PAGES: dict[str, tuple[str, str]] = {
         page('probe = "toy"\nchecks = ["toy.trace"] #!\n'),
         "probe 'toy' does not record what 'toy.trace' asks for (training)",
     ),
+    "check that compares with nothing": (
+        page('probe = "train"\nchecks = ["parallel.equals-single"] #!\n'),
+        "compares with another step, and `needs` names none that records training",
+    ),
+    "triage without a good step": (page("prob = 1 #!\n", TRIAGE + 'budget = "1m"\n'), "unknown key 'prob'"),
     "checks no list": (page('probe = "toy"\nchecks = "toy.value" #!\n'), "a list"),
     "unknown parameter": (
         page(STEP + "with = { setps = 3 } #!\n"),

@@ -148,12 +148,16 @@ class Parallel:
         for name, weight in self.named_parameters().items():
             if isinstance(weight, DTensor):
                 mesh = weight.device_mesh
-                groups[name] = [mesh.get_group(i) for i, p in enumerate(weight.placements) if p.is_shard()]
+                # Asked this way round because the strided shards of FSDP over tensor parallelism deny is_shard().
+                spread = [i for i, p in enumerate(weight.placements) if not (p.is_replicate() or p.is_partial())]
+                groups[name] = [mesh.get_group(i) for i in spread]
         return groups
 
-    def gradients(self) -> dict[str, Tensor]:
-        """This rank's gradients by name."""
-        return {name: w.grad for name, w in self.named_parameters().items() if w.grad is not None}
+    def gradients(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """This rank's gradients by name: all, or those of ``names``."""
+        named = self.named_parameters()
+        chosen = named if names is None else {name: named[name] for name in names}
+        return {name: w.grad for name, w in chosen.items() if w.grad is not None}
 
     def norm_of(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Global L2 norm of tensors that are spread like the parameters of those names."""
@@ -162,13 +166,13 @@ class Parallel:
 
     def global_loss(self, window: Window, total: Tensor) -> Tensor:
         """Mean loss per token of the global batch, from this rank's sum: the value that is logged."""
-        tokens = torch.tensor(float(window.tokens), dtype=torch.float64).to(self.place.device)
+        tokens = torch.tensor(float(self.own_tokens(window)), dtype=torch.float64).to(self.place.device)
         sums = torch.stack([total.to(torch.float64), tokens])
         self.ledger.all_reduce(sums, self.loss_group)
         return sums[0] / sums[1]
 
     def own_tokens(self, window: Window) -> int:
-        """Target tokens whose loss this rank computes; 0 where it sees no loss."""
+        """Target tokens whose loss this rank computed; 0 where it sees no loss."""
         return window.tokens
 
     def full(self, tensor: Tensor) -> Tensor:
