@@ -21,12 +21,16 @@ __all__ = ["command"]
 @click.option("--since", metavar="TIME", help="Leave out what is older (2026-01-31T04:00, read as the hosts' clock).")
 @json_option
 @pack_options
-def command(paths: tuple[Path, ...], job: str | None, since: str | None, as_json: bool, pack: tuple[str, ...], packs: str) -> int:
+def command(
+    paths: tuple[Path, ...], job: str | None, since: str | None, as_json: bool, pack: tuple[str, ...], packs: str
+) -> int:
     """Read the logs of a broken job and say who and what broke it, with the lines that prove it."""
     from ddaudit.triage.answer import investigate
 
     if not paths:
-        raise UsageProblem("nothing to read", expected="a folder or files with the job's logs", fix="ddaudit triage DIR")
+        raise UsageProblem(
+            "nothing to read", expected="a folder or files with the job's logs", fix="ddaudit triage DIR"
+        )
     start = time.perf_counter()
     answer = investigate(paths, job=job, since_s=_since(since), extra=[Path(p) for p in pack])
     seconds = time.perf_counter() - start

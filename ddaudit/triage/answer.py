@@ -53,7 +53,7 @@ class Answer:
 
     def do_now(self) -> str:
         """The first action, with the names filled in."""
-        return _fill(self.catalogue.causes[self.chosen.cause].do_now, self.chosen)
+        return str(_fill(self.catalogue.causes[self.chosen.cause].do_now, self.chosen))
 
     def commands(self) -> list[str]:
         """Commands to copy; those whose names are unknown are left out."""
@@ -64,7 +64,11 @@ class Answer:
         """What evidence would decide it, or strengthen it."""
         wanted = list(self.chosen.missing)
         if not self.healthy and not self.undetermined and self.chosen.confidence != "high":
-            wanted += [f"kernel log of {self.chosen.host}"] if self.chosen.host and not _has_kernel(self.incident, self.chosen.host) else []
+            wanted += (
+                [f"kernel log of {self.chosen.host}"]
+                if self.chosen.host and not _has_kernel(self.incident, self.chosen.host)
+                else []
+            )
         return wanted
 
     def to_json(self) -> dict[str, Any]:
@@ -86,7 +90,10 @@ class Answer:
 
     def alternatives(self) -> list[dict[str, Any]]:
         """Every other cause that was argued for or looked alike, and why it lost."""
-        rows = [{"cause": c.cause, "why_not": why, "evidence": [_spot(s) for s in c.evidence[:1]]} for c, why in self.verdict.others]
+        rows = [
+            {"cause": c.cause, "why_not": why, "evidence": [_spot(s) for s in c.evidence[:1]]}
+            for c, why in self.verdict.others
+        ]
         rows += [{"cause": r.cause, "why_not": r.why_not, "evidence": [_spot(r.spot)]} for r in self.verdict.rejected]
         return rows[:MAX_ALTERNATIVES]
 
@@ -107,7 +114,9 @@ class Answer:
     def lines(self, source: str, seconds: float) -> list[str]:
         """The ten lines: verdict, cause, why, since, blast radius, do now, then, path, unsure, report."""
         cause = self.catalogue.causes[self.chosen.cause]
-        glyph, word = ("✔", "NO INCIDENT") if self.healthy else ("▲", "UNDETERMINED") if self.undetermined else ("✖", "INCIDENT")
+        glyph, word = (
+            ("✔", "NO INCIDENT") if self.healthy else ("▲", "UNDETERMINED") if self.undetermined else ("✖", "INCIDENT")
+        )
         first = self.chosen.evidence[0] if self.chosen.evidence else None
         rows = [
             f"{glyph} {word}  {self.chosen.cause}  in {source}  read in {seconds:.1f}s",
@@ -121,7 +130,9 @@ class Answer:
             f"Not it   {self._not_it()}",
             f"Unsure   {'; '.join(self.missing()) or 'nothing that the answer hangs on'}",
         ]
-        return rows[:1] + [r for r in rows[1:] if not self.healthy or r.startswith(("Cause", "Proof", "Not it", "Unsure"))]
+        return rows[:1] + [
+            r for r in rows[1:] if not self.healthy or r.startswith(("Cause", "Proof", "Not it", "Unsure"))
+        ]
 
     def _who(self) -> str:
         guilty = self.guilty()
@@ -158,7 +169,9 @@ def _fill(template: str, who: Candidate, unknown: str | None = "the node") -> An
     return re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]] if values.get(m[1]) is not None else unknown), template)
 
 
-def investigate(paths: Iterable[Path], *, job: str | None = None, since_s: float | None = None, extra: Iterable[Path] = ()) -> Answer:
+def investigate(
+    paths: Iterable[Path], *, job: str | None = None, since_s: float | None = None, extra: Iterable[Path] = ()
+) -> Answer:
     """Reads and judges a bundle. ``since_s``: events before it (seconds since the epoch) are left out.
 
     Raises:

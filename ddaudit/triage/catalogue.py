@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import ahocorasick_rs
 
@@ -94,7 +94,7 @@ class Matcher:
 
     def find(self, block: bytes) -> list[tuple[int, int, int]]:
         """(literal index, start, end) of every hit, in order, overlaps included."""
-        return cast(list[tuple[int, int, int]], self._automaton.find_matches_as_indexes(block, overlapping=True))
+        return self._automaton.find_matches_as_indexes(block, overlapping=True)
 
 
 def load_catalogue(extra: Iterable[Path] = ()) -> Catalogue:
@@ -114,7 +114,9 @@ def load_catalogue(extra: Iterable[Path] = ()) -> Catalogue:
             if signature.id in signatures:
                 raise PackProblem(f"signature {signature.id!r} is declared twice", where=str(path))
             if signature.cause and signature.cause not in causes:
-                raise PackProblem(f"signature {signature.id!r} names unknown cause {signature.cause!r}", where=str(path))
+                raise PackProblem(
+                    f"signature {signature.id!r} names unknown cause {signature.cause!r}", where=str(path)
+                )
             signatures[signature.id] = signature
     return Catalogue(causes.values(), signatures.values())
 
@@ -136,5 +138,12 @@ def _signature(row: Mapping[str, Any], path: Path) -> Signature:
         what = f"signature {row.get('id')!r}: missing {sorted(missing)}, unknown {sorted(unknown)}"
         raise PackProblem(what, where=str(path), expected=f"{', '.join(sorted(KEYS))}; role one of {', '.join(ROLES)}")
     return Signature(
-        row["id"], row["cause"], row["role"], row["layer"], tuple(row["find"]), row["regex"], row["sample"], row["means"]
+        row["id"],
+        row["cause"],
+        row["role"],
+        row["layer"],
+        tuple(row["find"]),
+        row["regex"],
+        row["sample"],
+        row["means"],
     )

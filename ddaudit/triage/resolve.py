@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from ddaudit.evidence.incident import Event, Incident, Raised, Rank, SourceFile
+from ddaudit.evidence.incident import Event, Incident, Raised, Rank, SourceFile, Stack
 from ddaudit.triage.catalogue import Catalogue
 from ddaudit.triage.readers import names
 from ddaudit.triage.readers.bundle import Bundle
@@ -88,8 +88,14 @@ def _hosts(gathered: Gathered, job: str | None) -> list[str]:
 
 def _listed(gathered: Gathered, job: str | None) -> list[str]:
     """Hosts that the scheduler or the launcher listed for the job."""
-    texts = [r.nodes for r in gathered.jobs if not r.job.startswith("node:") and (job is None or r.job.split(".")[0] == job)]
-    return list(dict.fromkeys(h for text in [*texts, *gathered.node_lists] for h in expand_hosts(text) if any(c.isdigit() for c in h)))
+    texts = [
+        r.nodes for r in gathered.jobs if not r.job.startswith("node:") and (job is None or r.job.split(".")[0] == job)
+    ]
+    return list(
+        dict.fromkeys(
+            h for text in [*texts, *gathered.node_lists] for h in expand_hosts(text) if any(c.isdigit() for c in h)
+        )
+    )
 
 
 def _with_host(source: SourceFile, hosts: list[str], gathered: Gathered) -> SourceFile:
@@ -120,7 +126,12 @@ def _numbered(bundle: Bundle, gathered: Gathered, host_of: dict[str, str | None]
     for log in bundle.logs:
         number = bundle.numbered.get(log.name)
         local = names.local_rank_in(log.name)
-        if log.rank is None and number is not None and (not log.ranks_seen or log.ranks_seen == {number}) and host_of.get(log.name) is None:
+        if (
+            log.rank is None
+            and number is not None
+            and (not log.ranks_seen or log.ranks_seen == {number})
+            and host_of.get(log.name) is None
+        ):
             log.rank = number
         elif log.rank is None and len(log.ranks_seen) == 1 and local is not None:
             log.rank = next(iter(log.ranks_seen))
@@ -129,7 +140,9 @@ def _numbered(bundle: Bundle, gathered: Gathered, host_of: dict[str, str | None]
         if log.rank is not None:
             gathered.know(log.rank)
     ranks = {log.name: log.rank for log in bundle.logs}
-    gathered.sources[:] = [replace(s, rank=s.rank if s.rank is not None else ranks.get(s.path)) for s in gathered.sources]
+    gathered.sources[:] = [
+        replace(s, rank=s.rank if s.rank is not None else ranks.get(s.path)) for s in gathered.sources
+    ]
 
 
 def _single_host(gathered: Gathered, hosts: list[str]) -> None:
@@ -151,7 +164,9 @@ class _Who:
         self.gathered, self.hosts, self.host_of = gathered, hosts, host_of
         self.single = hosts[0] if len(hosts) == 1 else None
 
-    def _rank(self, rank: int | None, local: int | None, task: int | None, log: LogReader | None, host: str | None) -> int | None:
+    def _rank(
+        self, rank: int | None, local: int | None, task: int | None, log: LogReader | None, host: str | None
+    ) -> int | None:
         if rank is not None:
             return rank
         if task is not None and log is not None and log.task_is_rank:
@@ -166,7 +181,9 @@ class _Who:
                 return local
         return None
 
-    def _host(self, host: str | None, rank: int | None, file: str, task: int | None, log: LogReader | None) -> str | None:
+    def _host(
+        self, host: str | None, rank: int | None, file: str, task: int | None, log: LogReader | None
+    ) -> str | None:
         known = self.gathered.ranks.get(rank) if rank is not None else None
         full = names.host_in(host, self.hosts) if host else None
         by_task = log.task_hosts.get(task) if log is not None and task is not None else None
@@ -196,15 +213,22 @@ class _Who:
         return places[0].rank if len(places) == 1 else None
 
     def _by_pid(self, pid: int, host: str | None) -> int | None:
-        found = [r.rank for r in self.gathered.ranks.values() if r.pid == pid and (host is None or r.host in (None, host))]
+        found = [
+            r.rank for r in self.gathered.ranks.values() if r.pid == pid and (host is None or r.host in (None, host))
+        ]
         return found[0] if len(found) == 1 else None
 
-    def stack_hosts(self) -> list:  # type: ignore[type-arg]
+    def stack_hosts(self) -> list[Stack]:
         stacks = []
         for stack in self.gathered.stacks:
             known: Rank | None = self.gathered.ranks.get(stack.rank) if stack.rank is not None else None
             rank = stack.rank if stack.rank is not None or stack.pid is None else self._by_pid(stack.pid, stack.host)
-            host = names.host_in(stack.spots[0].file, self.hosts) or stack.host or (known.host if known else None) or self.single
+            host = (
+                names.host_in(stack.spots[0].file, self.hosts)
+                or stack.host
+                or (known.host if known else None)
+                or self.single
+            )
             stacks.append(replace(stack, host=host, rank=rank))
         return stacks
 
@@ -231,7 +255,12 @@ def _unique(raised: list[Raised]) -> list[Raised]:
     for item in sorted(raised, key=lambda r: (r.spot.file.endswith("error.json"), r.spot.file, r.spot.line)):
         key = (item.kind.split(".")[-1], item.message[:200], item.rank, item.host if item.rank is None else None)
         if (first := kept.get(key)) is not None:
-            kept[key] = replace(first, also=(*first.also[:3], item.spot), frames=first.frames or item.frames, stamp=first.stamp or item.stamp)
+            kept[key] = replace(
+                first,
+                also=(*first.also[:3], item.spot),
+                frames=first.frames or item.frames,
+                stamp=first.stamp or item.stamp,
+            )
         else:
             kept[key] = item
     return list(kept.values())

@@ -26,11 +26,21 @@ Clock = tuple[list[tuple[int, float]], list[tuple[int, float]]]
 def align(incident: Incident, clocks: list[Clock]) -> Incident:
     """Adds the job's window, its moment of failure (both in job time) and the shift from job to host time."""
     kernel = {s.path for s in incident.sources if s.kind == "kernel"}
-    symptoms = [e.stamp.time_s for e in incident.events if e.stamp and not e.kernel and _is_failure(e.signature) and _in_job(e.job, incident)]
+    symptoms = [
+        e.stamp.time_s
+        for e in incident.events
+        if e.stamp and not e.kernel and _is_failure(e.signature) and _in_job(e.job, incident)
+    ]
     started = [c.stamp.time_s - (c.ran_ms or 0) / 1000 for c in incident.collectives if c.stamp]
     spans = [s for s in incident.sources if s.path not in kernel and s.kind == "log" and s.first and s.last]
     steps = [s.stamp.time_s for s in incident.steps if s.stamp]
-    moments = [*symptoms, *started, *steps, *(s.first.time_s for s in spans if s.first), *(s.last.time_s for s in spans if s.last)]
+    moments = [
+        *symptoms,
+        *started,
+        *steps,
+        *(s.first.time_s for s in spans if s.first),
+        *(s.last.time_s for s in spans if s.last),
+    ]
     raised = [r.stamp.time_s for r in incident.raised if r.stamp and r.stamp.zoned]
     moments = moments or raised
     failure = min([*symptoms, *started], default=None)
@@ -42,7 +52,17 @@ def align(incident: Incident, clocks: list[Clock]) -> Incident:
 
 
 def _is_failure(signature: str) -> bool:
-    return signature in ("pg-timeout", "pg-status", "el-exit", "nccl-closed", "nccl-remote", "pg-async", "gloo-closed", "torch-oom", "el-closing")
+    return signature in (
+        "pg-timeout",
+        "pg-status",
+        "el-exit",
+        "nccl-closed",
+        "nccl-remote",
+        "pg-async",
+        "gloo-closed",
+        "torch-oom",
+        "el-closing",
+    )
 
 
 def _in_job(job: str | None, incident: Incident) -> bool:
@@ -54,7 +74,11 @@ def _shift(clocks: list[Clock], incident: Incident) -> float | None:
     found = []
     for slurm, log in clocks:
         for number, moment in slurm:
-            near = [(abs(moment - t - _round(moment - t)), abs(moment - t), moment - t) for n, t in log if abs(n - number) <= 80]
+            near = [
+                (abs(moment - t - _round(moment - t)), abs(moment - t), moment - t)
+                for n, t in log
+                if abs(n - number) <= 80
+            ]
             near = [x for x in near if x[0] <= SLACK_S and abs(x[2]) <= MAX_ZONE_S + SLACK_S]
             if near:
                 found.append(_round(min(near, key=lambda x: x[1])[2]))

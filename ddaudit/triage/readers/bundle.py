@@ -69,7 +69,11 @@ class Bundle:
             first = next(parts, b"")
             if first[:1] == b"\x80" or (first[:1] == b"{" and b"entries" in first[:65536]):
                 raw = first + b"".join(_limited(parts, MAX_STRUCTURED_BYTES))
-                raw = file.path.read_bytes() if first[:1] == b"\x80" and file.bytes_on_disk <= MAX_STRUCTURED_BYTES else raw
+                raw = (
+                    file.path.read_bytes()
+                    if first[:1] == b"\x80" and file.bytes_on_disk <= MAX_STRUCTURED_BYTES
+                    else raw
+                )
                 if read_recorder(raw, file.name, self.gathered):
                     self.gathered.sources.append(SourceFile(file.name, "flight-recorder", len(raw), 0))
                     return
@@ -141,7 +145,9 @@ class Bundle:
             tables.read_rank_map(text, into)
         return kind
 
-    def _remember(self, file: BundleFile, log: LogReader, kind: str, size: int, lines: int, steps: _StepSampler) -> None:
+    def _remember(
+        self, file: BundleFile, log: LogReader, kind: str, size: int, lines: int, steps: _StepSampler
+    ) -> None:
         first = last = last_line = None
         note = ""
         for number, raw in steps.ends():

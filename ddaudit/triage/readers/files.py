@@ -83,7 +83,9 @@ def _entry(path: Path, root: Path) -> BundleFile | None:
 
 def printable(text: str) -> str:
     """Escapes control and undecodable characters, so that a file name or log line cannot steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c == "\t" else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
 
 
 def open_file(file: BundleFile) -> BinaryIO:
@@ -114,7 +116,9 @@ def _open_zstd(raw: BinaryIO, name: str) -> BinaryIO:
         zstandard = importlib.import_module("zstandard")
     except ImportError as error:
         raw.close()
-        raise EvidenceProblem("zstd file not read", where=name, fix="pip install zstandard, or decompress it") from error
+        raise EvidenceProblem(
+            "zstd file not read", where=name, fix="pip install zstandard, or decompress it"
+        ) from error
     return cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw))
 
 

@@ -17,28 +17,45 @@ from ddaudit.triage.readers.tracebacks import FINAL, follow
 
 __all__ = ["EXTRA", "LogReader"]
 
-_NCCL_INIT = re.compile(r"\brank (?P<rank>\d+) nranks (?P<n>\d+)(?: cudaDev (?P<dev>\d+))?(?: nvmlDev \d+)?(?: busId (?P<bus>[0-9a-fA-F:.]+))?")
+_NCCL_INIT = re.compile(
+    r"\brank (?P<rank>\d+) nranks (?P<n>\d+)(?: cudaDev (?P<dev>\d+))?(?: nvmlDev \d+)?(?: busId (?P<bus>[0-9a-fA-F:.]+))?"
+)
 _BANNER = re.compile(r"^\s+(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
 _BANNER_RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _BANNER_EXIT = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
 _COLL_FRAME = re.compile(r"#\d+ (?P<func>\S+) from (?P<where>\S+)")
 _GUID = re.compile(r"PG GUID (?P<guid>[^\]\s]+)")
-_VERSION = re.compile(r"\bNCCL version (?P<nccl>\d+\.\d+(?:\.\d+)*(?:\+\w+)?)|\btorch(?:==|=|[ :]+(?:version[ :]*)?)(?P<torch>\d+\.\d+[\w.+]*)")
+_VERSION = re.compile(
+    r"\bNCCL version (?P<nccl>\d+\.\d+(?:\.\d+)*(?:\+\w+)?)|\btorch(?:==|=|[ :]+(?:version[ :]*)?)(?P<torch>\d+\.\d+[\w.+]*)"
+)
 _IMAGE = re.compile(r"(?i)\bimage[ :=]+['\"]?(?P<image>[\w./-]+[:@][\w.:@-]+)")
 _PLACE = re.compile(r"(?i)\b(?:host(?:name)?|node(?:name)?)[ =:'\"]{1,3}(?P<host>[A-Za-z][\w.-]*\d[\w.-]*)")
-_ON_HOST = re.compile(r"(?i)\brank[ =:]*(?P<rank>\d+)\b.{0,40}?\b(?:on|@|host[=: ]+|node[=: ]+)\s*(?P<host>[A-Za-z][\w.-]*\d[\w.-]*)")
+_ON_HOST = re.compile(
+    r"(?i)\brank[ =:]*(?P<rank>\d+)\b.{0,40}?\b(?:on|@|host[=: ]+|node[=: ]+)\s*(?P<host>[A-Za-z][\w.-]*\d[\w.-]*)"
+)
 _PID = re.compile(r"(?i)\bpid[ =:]+(?P<pid>\d+)")
 _MEMBER = re.compile(r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: \d+/(?P<n>\d+)")
 _WORLD = re.compile(r"(?i)\bworld[_ -]?size['\"]?[ =:]+(?P<n>\d+)")
-_BATCH_NOTE = re.compile(r"(?i)batches|len\(|samples|exhausted|StopIteration|no more|epoch\b.{0,20}\b(?:done|finished|end|over|complete)|(?:end of|finished|completed|done with) epoch")
+_BATCH_NOTE = re.compile(
+    r"(?i)batches|len\(|samples|exhausted|StopIteration|no more|epoch\b.{0,20}\b(?:done|finished|end|over|complete)|(?:end of|finished|completed|done with) epoch"
+)
 _NODES = re.compile(r"(?i)(?:SLURM_(?:JOB_|STEP_)?NODELIST|NodeList|\bnodes)[=:]\s*['\"]?(?P<list>[a-z][\w.,\[\]-]+)")
 _DONE = re.compile(
     r"(?i)training (?:completed|complete|finished|done|ended)|training is (?:complete|done|finished)|train_runtime|after training is done"
     r"|`Trainer\.fit` stopped: `max_|exiting program at iteration|finished training|job (?:completed|finished) success|all epochs (?:done|completed)"
 )
-_HANDLED = re.compile(r"(?i)(?<!Watchdog )\b(?:caught|retry|retrying|retries|skipping|skipped|ignoring|ignored|recovered|falling back|fallback|handled|suppressed|attempt \d)\b|Warning:")
+_HANDLED = re.compile(
+    r"(?i)(?<!Watchdog )\b(?:caught|retry|retrying|retries|skipping|skipped|ignoring|ignored|recovered|falling back|fallback|handled|suppressed|attempt \d)\b|Warning:"
+)
 _SRUN = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)$")
-_SRUN_CODES = {"Aborted": -6, "Killed": -9, "Terminated": -15, "Segmentation fault": -11, "Bus error": -7, "Out Of Memory": -9}
+_SRUN_CODES = {
+    "Aborted": -6,
+    "Killed": -9,
+    "Terminated": -15,
+    "Segmentation fault": -11,
+    "Bus error": -7,
+    "Out Of Memory": -9,
+}
 
 EXTRA = (
     "Traceback (most recent call last)", "Error: ", "Exception: ", "Exception in thread", " nranks ", "exitcode  : ", "  host      : ",
@@ -81,7 +98,7 @@ class LogReader:
             return self._in_thread
         if literal == " nranks ":
             return self._nccl_init
-        if literal.strip().endswith(":") and literal.startswith("  ") or literal.startswith("exitcode"):
+        if (literal.strip().endswith(":") and literal.startswith("  ")) or literal.startswith("exitcode"):
             return self._banner
         if literal == "CANCELLED AT":
             return self._cancelled
@@ -89,7 +106,18 @@ class LogReader:
             return self._collective_stack
         if literal in ("raining ", "train_runtime", "Trainer.fit", "exiting program", "success"):
             return self._finished
-        if literal in ("batches", "len(", "samples", "exhausted", "finished epoch", "epoch done", "nd of epoch", "epoch end", "no more ", "Epoch "):
+        if literal in (
+            "batches",
+            "len(",
+            "samples",
+            "exhausted",
+            "finished epoch",
+            "epoch done",
+            "nd of epoch",
+            "epoch end",
+            "no more ",
+            "Epoch ",
+        ):
             return self._note
         return self._facts
 
@@ -143,7 +171,9 @@ class LogReader:
             self._watchdog(line, fields)
         elif signature.id == "pg-status" and line.rank is not None:
             where = spot(self.name, line.number, line.text)
-            self.into.progress.append(Progress(line.rank, _group(line.text), int(fields["enq"]), int(fields["done"]), where))
+            self.into.progress.append(
+                Progress(line.rank, _group(line.text), int(fields["enq"]), int(fields["done"]), where)
+            )
         elif signature.id in ("sl-exitcode", "srun-oom"):
             self._srun(line)
         elif fields.get("peer") and signature.layer in ("nccl", "scheduler"):
@@ -153,13 +183,16 @@ class LogReader:
             self.into.version("interface", line.host, fields["iface"], event.spot)
 
     def _watchdog(self, line: Line, fields: dict[str, str]) -> None:
-        if any(c.rank == line.rank and c.seq == int(fields["seq"]) and c.spot.file == self.name for c in self.into.collectives[-64:]):
+        if any(
+            c.rank == line.rank and c.seq == int(fields["seq"]) and c.spot.file == self.name
+            for c in self.into.collectives[-64:]
+        ):
             return
-        sizes = [int(fields[k]) if fields.get(k, "").isdigit() else None for k in ("nin", "nout")]
+        numel_in, numel_out = (int(fields[k]) if fields.get(k, "").isdigit() else None for k in ("nin", "nout"))
         assert line.rank is not None
         self.into.collectives.append(
             Collective(
-                line.rank, _group(line.text), int(fields["seq"]), fields["op"], *sizes, "", "timeout",
+                line.rank, _group(line.text), int(fields["seq"]), fields["op"], numel_in, numel_out, "", "timeout",
                 spot(self.name, line.number, line.text), (), line.stamp, float(fields["ran"]),
             )
         )  # fmt: skip
@@ -183,7 +216,11 @@ class LogReader:
 
     def _traceback(self, line: Line, hit: Hit) -> None:
         traceback = follow(line, hit, self.reader)
-        if traceback is None or line.number in self.consumed or "exitcode" in self.banner and line.text.startswith("  traceback"):
+        if (
+            traceback is None
+            or line.number in self.consumed
+            or ("exitcode" in self.banner and line.text.startswith("  traceback"))
+        ):
             return
         self.consumed |= traceback.lines
         final = traceback.final
@@ -198,7 +235,9 @@ class LogReader:
         self.consumed.add(line.number)
         self._raise(found["kind"], found["message"] or "", line, line.rank, (), None)
 
-    def _raise(self, kind: str, message: str, line: Line, rank: int | None, frames: tuple[str, ...], thread: str | None) -> None:
+    def _raise(
+        self, kind: str, message: str, line: Line, rank: int | None, frames: tuple[str, ...], thread: str | None
+    ) -> None:
         where = spot(self.name, line.number, line.text)
         host = line.host
         self.raised.append((Raised(kind, message, where, rank, host, line.stamp, frames, thread), line.task))
@@ -213,7 +252,9 @@ class LogReader:
             index = int(found["dev"]) if found["dev"] else None
             self.into.world_sizes[int(found["n"])] += 1
             self.ranks_seen.add(rank)
-            self.into.know(rank, host=line.host, pid=line.pid, gpu=bdf(found["bus"]), gpu_index=index, local_rank=line.local_rank)
+            self.into.know(
+                rank, host=line.host, pid=line.pid, gpu=bdf(found["bus"]), gpu_index=index, local_rank=line.local_rank
+            )
             if line.task is not None:
                 self.tasks.setdefault(line.task, set()).add(rank)
 
@@ -253,7 +294,11 @@ class LogReader:
 
     def _note(self, line: Line, hit: Hit) -> None:
         wanted = _BATCH_NOTE.search(line.body) is not None
-        if wanted and not line.kernel and (line.rank is not None or line.task is not None or line.local_rank is not None or self.rank is not None):
+        if (
+            wanted
+            and not line.kernel
+            and (line.rank is not None or line.task is not None or line.local_rank is not None or self.rank is not None)
+        ):
             note = RankNote(line.rank, line.body[:200], spot(self.name, line.number, line.text))
             self.into.rank_notes.append((note, line.task if line.task is not None else line.local_rank, self.name))
 

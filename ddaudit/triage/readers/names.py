@@ -10,7 +10,9 @@ __all__ = ["host_candidates", "host_in", "job_in", "local_rank_in", "looks_kerne
 
 _RANK = re.compile(r"(?i)(?:^|[^a-z])(?:global[_-]?)?rank[_-]?0*(?P<rank>\d{1,5})(?!\d)")
 _ELASTIC = re.compile(r"(?:^|/)attempt_\d+/(?P<local>\d+)/(?:std(?:out|err)\.log|error\.json)$")
-_NUMBERED = re.compile(r"^(?P<stem>.*?)(?:[-_.](?:task|worker|proc|w|r|p)?[-_]?)0*(?P<n>\d{1,5})(?P<tail>\.(?:err|out|log|txt)(?:\.gz|\.zst|\.xz)?)$")
+_NUMBERED = re.compile(
+    r"^(?P<stem>.*?)(?:[-_.](?:task|worker|proc|w|r|p)?[-_]?)0*(?P<n>\d{1,5})(?P<tail>\.(?:err|out|log|txt)(?:\.gz|\.zst|\.xz)?)$"
+)
 _KERNEL = re.compile(r"(?i)(?:dmesg|kern(?:el)?[._-]|kern\.log|syslog|messages|journal|console|conman|kmsg)")
 _JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(?P<job>\d{3,12})")
 _WORDS = re.compile(
@@ -61,7 +63,9 @@ def host_in(name: str, hosts: Iterable[str]) -> str | None:
     best: str | None = None
     for host in hosts:
         for form in (host, host.split(".")[0]):
-            if re.search(rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9]|-\d)", name) and len(form) > len((best or "").split(".")[0]):
+            if re.search(rf"(?<![A-Za-z0-9]){re.escape(form)}(?![A-Za-z0-9]|-\d)", name) and len(form) > len(
+                (best or "").split(".")[0]
+            ):
                 best = host
     return best
 

@@ -90,7 +90,9 @@ def _collective(entry: Mapping[str, Any], rank: int, name: str) -> Collective:
     op = str(entry.get("profiling_name", ""))
     seq = entry.get("collective_seq_id")
     frames = tuple(
-        f"{f.get('name')} ({f.get('filename')}:{f.get('line')})" for f in entry.get("frames") or () if isinstance(f, Mapping)
+        f"{f.get('name')} ({f.get('filename')}:{f.get('line')})"
+        for f in entry.get("frames") or ()
+        if isinstance(f, Mapping)
     )
     state = str(entry.get("state", ""))
     dtype = ",".join(str(d) for d in entry.get("input_dtypes") or ())

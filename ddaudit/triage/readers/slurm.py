@@ -85,4 +85,6 @@ def read_scontrol(text: str, name: str, into: Gathered) -> None:
                 into.jobs.append(SchedulerJob("node:" + subject, found["state"], "", where, subject))
                 into.see_host(subject, 0)
         if kind == "NodeName" and (found := re.search(r"\bReason=(?P<reason>.+)", line)):
-            into.jobs.append(SchedulerJob("node:" + subject, "REASON " + found["reason"], "", spot(name, number, line), subject))
+            into.jobs.append(
+                SchedulerJob("node:" + subject, "REASON " + found["reason"], "", spot(name, number, line), subject)
+            )

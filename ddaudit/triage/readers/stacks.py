@@ -13,9 +13,13 @@ __all__ = ["looks_like_stacks", "read_processes", "read_stacks"]
 _PYSPY_PROCESS = re.compile(r"^(?:Process|PID:?) (?P<pid>\d+)(?:: (?P<cmd>.*))?$")
 _PYSPY_THREAD = re.compile(r'^Thread (?P<tid>\d+|0x[0-9a-fA-F]+) ?(?:\((?P<state>[\w+ ]+)\))?(?:: ?"(?P<name>[^"]*)")?')
 _PYSPY_FRAME = re.compile(r"^\s+(?P<func>[^\s(][^(]*?) \((?P<where>[^()]+?)\)\s*$")
-_FAULT_THREAD = re.compile(r"^(?P<current>Current t|T)hread (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):")
+_FAULT_THREAD = re.compile(
+    r"^(?P<current>Current t|T)hread (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+)
 _FAULT_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<func>\S+)')
-_GDB_THREAD = re.compile(r'^Thread (?P<n>\d+) \((?:Thread 0x[0-9a-f]+ )?(?:\(?LWP (?P<tid>\d+)\)?)?[^)]*?(?:"(?P<name>[^"]*)")?\)*:')
+_GDB_THREAD = re.compile(
+    r'^Thread (?P<n>\d+) \((?:Thread 0x[0-9a-f]+ )?(?:\(?LWP (?P<tid>\d+)\)?)?[^)]*?(?:"(?P<name>[^"]*)")?\)*:'
+)
 _GDB_FRAME = re.compile(r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[\w:~<>.@]+) ?\(.*?\)?(?: (?:at|from) (?P<where>\S+))?$")
 _MARKS = ("most recent call first", "Thread ", "#0 ")
 _RANK = re.compile(r"(?i)rank[_-]?0*(?P<rank>\d+)")
@@ -25,7 +29,10 @@ _PS_HEAD = re.compile(r"\bPID\b.*\b(?:STAT|S|STATE)\b.*\b(?:CMD|COMMAND)\b")
 def looks_like_stacks(text: str) -> bool:
     """True when a text holds thread headers of a known form."""
     return bool(
-        re.search(r"(?m)^(?:Process \d+: |Thread \d+ \((?:idle|active)|(?:Current t|T)hread 0x[0-9a-f]+.*call first|Thread \d+ \(.*LWP )", text)
+        re.search(
+            r"(?m)^(?:Process \d+: |Thread \d+ \((?:idle|active)|(?:Current t|T)hread 0x[0-9a-f]+.*call first|Thread \d+ \(.*LWP )",
+            text,
+        )
     )
 
 
@@ -39,7 +46,9 @@ def read_stacks(text: str, name: str, host: str | None, rank: int | None) -> lis
 
     def close() -> None:
         if head is not None and frames:
-            stacks.append(_stack(head, frames, (seen_rank, host, pid, command), first=not any(s.pid == pid for s in stacks)))
+            stacks.append(
+                _stack(head, frames, (seen_rank, host, pid, command), first=not any(s.pid == pid for s in stacks))
+            )
 
     for number, line in enumerate(text.splitlines(), 1):
         if found := _PYSPY_PROCESS.match(line):
@@ -67,14 +76,20 @@ def _frame(line: str) -> str | None:
 
 
 def _stack(
-    head: re.Match[str], frames: list[tuple[str, Spot]], who: tuple[int | None, str | None, int | None, str], *, first: bool
+    head: re.Match[str],
+    frames: list[tuple[str, Spot]],
+    who: tuple[int | None, str | None, int | None, str],
+    *,
+    first: bool,
 ) -> Stack:
     rank, host, pid, command = who
     g = head.groupdict()
     thread = g.get("name") or ("MainThread" if g.get("current") == "Current t" or first else "")
     names = tuple(f for f, _ in frames)
     worker = any("_worker_loop" in f or "data/_utils/worker.py" in f for f in names)
-    main = thread in ("MainThread", "pt_main_thread", "python", "python3") or (first and not thread.startswith("Thread-"))
+    main = thread in ("MainThread", "pt_main_thread", "python", "python3") or (
+        first and not thread.startswith("Thread-")
+    )
     return Stack(rank, host, pid, thread, main and not worker, worker, names, tuple(s for _, s in frames))
 
 

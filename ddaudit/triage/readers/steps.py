@@ -16,14 +16,18 @@ __all__ = ["per_rank", "read_step"]
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|NaN|inf|-inf"
 _STEP = re.compile(r"(?i)\b(?:global[_ ]?step|step|iteration|iter|it|batch)['\"]?[ :=]{1,3}(?P<step>\d+)")
-_BAR = re.compile(r"\| *(?P<step>\d+)/(?P<all>\d+) \[[\d:]+<[\d:?]+, *(?P<n>[\d.]+) ?(?P<unit>s/it|it/s|batch/s|s/batch)")
+_BAR = re.compile(
+    r"\| *(?P<step>\d+)/(?P<all>\d+) \[[\d:]+<[\d:?]+, *(?P<n>[\d.]+) ?(?P<unit>s/it|it/s|batch/s|s/batch)"
+)
 _LOSS = re.compile(rf"(?i)\b(?:lm |train[_ /]?|total[_ ])?loss['\"]?[ :=|]{{1,4}}(?P<loss>{_NUMBER})")
 _TIME = re.compile(
     r"(?i)(?:step[_ ]?time|iter(?:ation)?[_ ]?time|time[_ ]per[_ ](?:step|iter\w*)|elapsed time per iteration(?: \((?P<u0>ms|s)\))?"
     r"|elapsed|\bdt|batch[_ ]?time|step_s|duration|time/(?:step|iter))['\"]?[ :=|]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)?\b"
 )
 _RATE = re.compile(r"(?P<t>[\d.]+) ?(?P<u>ms|s)/(?:it|step|iter|batch)\b")
-_DATA = re.compile(r"(?i)\b(?:data(?:loader|loading)?|load(?:er|ing)?|input|fetch)[_ -]?(?:time|wait|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b")
+_DATA = re.compile(
+    r"(?i)\b(?:data(?:loader|loading)?|load(?:er|ing)?|input|fetch)[_ -]?(?:time|wait|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
+)
 _OWN = re.compile(
     r"(?i)\b(?:compute|gpu|fwd(?:[_+]?bwd)?|forward(?:[_-]?backward)?|fb|h2d|copy|gemm)[_ -]?(?:time|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from ddaudit.evidence.incident import Collective, Event, Incident, Raised, Spot
+from ddaudit.evidence.incident import Collective, Event, Incident, Raised, SchedulerJob, Spot
 from ddaudit.triage.timeline import placed
 
 __all__ = ["Candidate", "Case", "Rejected", "Tier"]
@@ -17,6 +17,9 @@ __all__ = ["Candidate", "Case", "Rejected", "Tier"]
 
 #: Without the job's log, host events this much older than the newest are another story.
 BLIND_S = 6 * 3600.0
+
+
+Confidence = Literal["high", "medium", "low"]
 
 
 class Tier:
@@ -45,7 +48,7 @@ class Candidate:
     device: str | None = None
     path: str | None = None
     pid: int | None = None
-    confidence: Literal["high", "medium", "low"] = "high"
+    confidence: Confidence = "high"
     time_s: float | None = None
     missing: tuple[str, ...] = ()
 
@@ -59,8 +62,12 @@ class Rejected:
     spot: Spot
 
 
-_VICTIM_KINDS = re.compile(r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|SignalException|ChildFailedError|CalledProcessError|ProcessExitedException|KeyboardInterrupt|SystemExit|ActorDiedError|RayTaskError)$")
-_VICTIM_TEXT = re.compile(r"(?i)NCCL communicator was aborted|NCCL error|Connection (?:closed|reset|refused)|Broken pipe|timed? ?out|Socket Timeout|terminated|process group|process \d+ terminated with")
+_VICTIM_KINDS = re.compile(
+    r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|SignalException|ChildFailedError|CalledProcessError|ProcessExitedException|KeyboardInterrupt|SystemExit|ActorDiedError|RayTaskError)$"
+)
+_VICTIM_TEXT = re.compile(
+    r"(?i)NCCL communicator was aborted|NCCL error|Connection (?:closed|reset|refused)|Broken pipe|timed? ?out|Socket Timeout|terminated|process group|process \d+ terminated with"
+)
 _JOB_COMM = re.compile(r"(?i)^(?:python|pt_|torchrun|ray::|train|accelerate|deepspeed)")
 
 
@@ -111,20 +118,24 @@ class Case:
 
         Order in a file proves little (stderr and stdout are buffered apart), so a failed exit or a later stamp decides.
         """
-        if raised.thread is not None or raised.rank is None and not self.incident.finished:
+        if raised.thread is not None or (raised.rank is None and not self.incident.finished):
             return False
         if self.incident.finished is not None and self.incident.finished.file == raised.spot.file:
             return self.incident.finished.line > raised.spot.line and not self.failed_exits
         rank = self.incident.ranks.get(raised.rank if raised.rank is not None else -1)
         if rank is not None and rank.exit_code not in (None, 0, -15):
             return False
-        later = [s for s in self.incident.steps if s.spot.file == raised.spot.file and s.rank == raised.rank and s.spot.line > raised.spot.line]
+        later = [
+            s
+            for s in self.incident.steps
+            if s.spot.file == raised.spot.file and s.rank == raised.rank and s.spot.line > raised.spot.line
+        ]
         return len(later) > 3
 
     @cached_property
     def failed_exits(self) -> dict[int, int]:
         """rank -> exit code, for ranks that ended badly."""
-        return {r.rank: r.exit_code for r in self.incident.ranks.values() if r.exit_code not in (None, 0)}  # type: ignore[misc]
+        return {r.rank: r.exit_code for r in self.incident.ranks.values() if r.exit_code}
 
     @cached_property
     def timeouts(self) -> dict[int, Collective]:
@@ -150,7 +161,13 @@ class Case:
     @cached_property
     def blind(self) -> bool:
         """Nothing of the job itself is in the bundle: only hosts speak."""
-        mine = self.incident.steps or self.incident.ranks or self.incident.raised or self.incident.jobs or self.incident.collectives
+        mine = (
+            self.incident.steps
+            or self.incident.ranks
+            or self.incident.raised
+            or self.incident.jobs
+            or self.incident.collectives
+        )
         return not mine and not any(e.role == "cascade" and not e.kernel for e in self.events)
 
     @cached_property
@@ -161,13 +178,30 @@ class Case:
     @cached_property
     def failed(self) -> bool:
         """Something ended or stopped that should not have."""
-        cascades = [e for e in self.events if e.role == "cascade" and e.signature not in ("store-recv", "el-closing", "xid-45", "xid-43")]
-        bad_jobs = [j for j in self.main_jobs if re.match(r"FAILED|TIMEOUT|NODE_FAIL|OUT_OF_ME|CANCELLED|PREEMPTED|BOOT_FAIL|DEADLINE", j.state)]
+        cascades = [
+            e
+            for e in self.events
+            if e.role == "cascade" and e.signature not in ("store-recv", "el-closing", "xid-45", "xid-43")
+        ]
+        bad_jobs = [
+            j
+            for j in self.main_jobs
+            if re.match(r"FAILED|TIMEOUT|NODE_FAIL|OUT_OF_ME|CANCELLED|PREEMPTED|BOOT_FAIL|DEADLINE", j.state)
+        ]
         fatal = [e for e in self.events if e.role == "root" and not e.handled and not e.kernel and e.layer != "nvml"]
-        return bool(self.blind or self.failed_exits or self.own or self.timeouts or cascades or bad_jobs or fatal or self.of("sl-exitcode", "el-exit"))
+        return bool(
+            self.blind
+            or self.failed_exits
+            or self.own
+            or self.timeouts
+            or cascades
+            or bad_jobs
+            or fatal
+            or self.of("sl-exitcode", "el-exit")
+        )
 
     @cached_property
-    def main_jobs(self) -> list:  # type: ignore[type-arg]
+    def main_jobs(self) -> list[SchedulerJob]:
         """Scheduler rows of the job itself (not its steps, not nodes)."""
         job = self.incident.job
         return [j for j in self.incident.jobs if not j.job.startswith("node:") and (job is None or j.job == job)]
@@ -177,7 +211,7 @@ class Case:
         """The line that says that the job ended well, if one does and nothing says otherwise."""
         for row in self.main_jobs:
             if row.state.startswith("COMPLETED") and row.exit_code in ("0:0", "", "None", "0"):
-                return row.spot  # type: ignore[no-any-return]
+                return row.spot
         if self.incident.finished is not None and not self.failed_exits and not self.timeouts:
             return self.incident.finished
         return None
@@ -215,7 +249,11 @@ class Case:
     def when(self, event: Event) -> Literal["in", "maybe", "out", "unknown"]:
         """Whether the event lies in the job's window; a stamp counted from boot is compared with its file's end."""
         if event.stamp is None and (uptime := event.fields.get("uptime")):
-            ends = [float(s.note.split()[1]) for s in self.incident.sources if s.path == event.spot.file and s.note.startswith("uptime")]
+            ends = [
+                float(s.note.split()[1])
+                for s in self.incident.sources
+                if s.path == event.spot.file and s.note.startswith("uptime")
+            ]
             span = self.incident.window[1] - self.incident.window[0] if self.incident.window else 0.0
             return "unknown" if not ends or ends[0] - float(uptime) <= span + 6 * 3600 else "out"
         if self.blind and event.stamp is not None and self.latest_s is not None:

@@ -59,7 +59,9 @@ def _first(heard: Sequence[Candidate]) -> Candidate:
     ordered = sorted(heard, key=_key)
     best = ordered[0]
     if best.tier == Tier.HARDWARE and best.time_s is not None and best.confidence != "high":
-        earlier = [c for c in ordered if c.tier == Tier.OWN_ERROR and c.time_s is not None and best.time_s - c.time_s > LEAD_S]
+        earlier = [
+            c for c in ordered if c.tier == Tier.OWN_ERROR and c.time_s is not None and best.time_s - c.time_s > LEAD_S
+        ]
         return earlier[0] if earlier else best
     return best
 
@@ -80,13 +82,17 @@ def _merge(heard: Sequence[Candidate]) -> list[Candidate]:
             merged.append(item)
             continue
         kept = merged[same]
-        fill = {f: getattr(item, f) for f in ("rank", "host", "gpu", "device", "path", "pid") if getattr(kept, f) is None}
+        fill = {
+            f: getattr(item, f) for f in ("rank", "host", "gpu", "device", "path", "pid") if getattr(kept, f) is None
+        }
         merged[same] = replace(kept, evidence=cite(kept.evidence[:7], item.evidence, kept.evidence), **fill)
     return merged
 
 
 def _agree(a: Candidate, b: Candidate) -> bool:
-    return all(getattr(a, f) is None or getattr(b, f) is None or getattr(a, f) == getattr(b, f) for f in ("rank", "host"))
+    return all(
+        getattr(a, f) is None or getattr(b, f) is None or getattr(a, f) == getattr(b, f) for f in ("rank", "host")
+    )
 
 
 def _why_not(other: Candidate, chosen: Candidate) -> str:
@@ -110,17 +116,30 @@ def _undecided(case: Case) -> Candidate:
         missing = absent(case)
         silent = f"; silent: ranks {', '.join(map(str, missing.ranks))}" if missing else ""
         why = f"a collective timed out, and nothing in the bundle says who did not come{silent}"
-        return Candidate("unknown.collective-timeout", Tier.UNKNOWN, why, cite(waits[:3], texts[:3]), confidence="low", missing=_missing_logs(case))
+        return Candidate(
+            "unknown.collective-timeout",
+            Tier.UNKNOWN,
+            why,
+            cite(waits[:3], texts[:3]),
+            confidence="low",
+            missing=_missing_logs(case),
+        )
     cascades = [e for e in case.events if e.role == "cascade" and not e.kernel and e.layer in ("nccl", "torch")]
     if case.failed and not case.blind:
         peers = sorted({e.fields["peer"].split("<")[0] for e in cascades if e.fields.get("peer")})
         why = f"ranks lost a peer{f' ({peers[0]})' if len(peers) == 1 else ''}, and nothing in the bundle shows what happened to it"
         wanted = tuple(f"log, kernel log and scheduler state of {p}" for p in peers[:4]) + _missing_logs(case)
-        spots = cite((e.spot for e in cascades if e.fields.get("peer")), (e.spot for e in cascades[:3]), (e.spot for e in case.of("el-exit", "sl-exitcode")[:2]))
+        spots = cite(
+            (e.spot for e in cascades if e.fields.get("peer")),
+            (e.spot for e in cascades[:3]),
+            (e.spot for e in case.of("el-exit", "sl-exitcode")[:2]),
+        )
         return Candidate("unknown.peer-lost", Tier.UNKNOWN, why, spots, confidence="low", missing=wanted)
     seen = case.incident.finished
     last = case.incident.steps[-1].spot if case.incident.steps else None
-    return Candidate("none", Tier.UNKNOWN, "nothing ended badly and nothing hangs", cite([seen, last]), confidence="medium")
+    return Candidate(
+        "none", Tier.UNKNOWN, "nothing ended badly and nothing hangs", cite([seen, last]), confidence="medium"
+    )
 
 
 def _missing_logs(case: Case) -> tuple[str, ...]:

@@ -15,11 +15,27 @@ _DECODE = re.compile(
     r"(?:UnidentifiedImageError|DecompressionBomb\w*|ReadError|JSONDecodeError|UnicodeDecodeError|EOFError|ArrowInvalid|BadGzipFile|LZMAError"
     r"|zlib\.error|struct\.error|\berror|DecodeError|ParserError|TFRecord\w*|SyntaxError)$"
 )
-_LOADING = re.compile(r"(?i)load_checkpoint|load_state_dict|_load_\w*checkpoint|torch/serialization\.py|distributed/checkpoint|resume_from|restore_checkpoint|safetensors")
-_DATA = re.compile(r"(?i)data/_utils/(?:fetch|worker|collate)|__getitem__|webdataset|datasets?/|dataset\.py|collate|decode")
-_BAD_DATA = re.compile(r"(?i)decod|corrupt|truncat|malformed|premature|checksum|bad magic|\bcrc\b|not a valid|unrecognized data|invalid (?:data|header|image|jpeg|png|file)|inflate|damaged")
+_LOADING = re.compile(
+    r"(?i)load_checkpoint|load_state_dict|_load_\w*checkpoint|torch/serialization\.py|distributed/checkpoint|resume_from|restore_checkpoint|safetensors"
+)
+_DATA = re.compile(
+    r"(?i)data/_utils/(?:fetch|worker|collate)|__getitem__|webdataset|datasets?/|dataset\.py|collate|decode"
+)
+_BAD_DATA = re.compile(
+    r"(?i)decod|corrupt|truncat|malformed|premature|checksum|bad magic|\bcrc\b|not a valid|unrecognized data|invalid (?:data|header|image|jpeg|png|file)|inflate|damaged"
+)
 _SIZE = re.compile(r"(?P<n>[\d.]+) (?P<u>[KMGT]i?B|bytes)")
-_UNITS = {"bytes": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_UNITS = {
+    "bytes": 1.0,
+    "KiB": 2.0**10,
+    "MiB": 2.0**20,
+    "GiB": 2.0**30,
+    "TiB": 2.0**40,
+    "KB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+}
 #: Share of the GPU's memory that must be in other hands before the OOM is theirs and not the rank's.
 FOREIGN_SHARE = 0.15
 _ELSEWHERE = ("collective.", "net.", "rdzv.", "env.", "data.uneven-shards")
@@ -46,9 +62,15 @@ def cause_of(raised: Raised, case: Case) -> str:
     frames = " ".join(raised.frames)
     if raised.cause == "gpu.oom":
         return "gpu.memory-held-by-other-process" if foreign_memory(raised.message, case) else "gpu.oom"
-    if raised.cause == "storage.disk-full" and not _full(case) and (case.of("edquot") or any(m.kind == "quota" for m in case.incident.mounts)):
+    if (
+        raised.cause == "storage.disk-full"
+        and not _full(case)
+        and (case.of("edquot") or any(m.kind == "quota" for m in case.incident.mounts))
+    ):
         return "storage.quota-exceeded"
-    if raised.cause == "storage.disk-full" and re.search(r"multiprocessing|shared_memory|storage\.py.*_share|_new_shared", frames):
+    if raised.cause == "storage.disk-full" and re.search(
+        r"multiprocessing|shared_memory|storage\.py.*_share|_new_shared", frames
+    ):
         return "host.shm-exhausted"
     if raised.cause == "data.corrupt-sample" and _LOADING.search(frames) and not _DATA.search(frames):
         return "checkpoint.corrupt"
@@ -66,7 +88,9 @@ def _by_place(raised: Raised, frames: str) -> str:
     if _LOADING.search(frames) and not re.search(r"data/_utils|__getitem__", frames):
         if kind in ("EOFError", "UnpicklingError", "BadZipFile", "FileNotFoundError"):
             return "checkpoint.corrupt"
-        if kind in ("AssertionError", "ValueError", "RuntimeError") and re.search(r"(?i)\bshape|\bsize|mismatch|parallel|world.?size|\bexpected|config", raised.message):
+        if kind in ("AssertionError", "ValueError", "RuntimeError") and re.search(
+            r"(?i)\bshape|\bsize|mismatch|parallel|world.?size|\bexpected|config", raised.message
+        ):
             return "checkpoint.mismatch"
     if _DECODE.search(raised.kind) and (_DATA.search(frames) or "DataLoader worker" in raised.message):
         return "data.corrupt-sample"
@@ -78,12 +102,12 @@ def _by_place(raised: Raised, frames: str) -> str:
 
 
 def _full(case: Case) -> bool:
-    return any(m.kind in ("full", "inodes") and m.path != "/dev/shm" for m in case.incident.mounts)  # noqa: S108 - a mount's name
+    return any(m.kind in ("full", "inodes") and m.path != "/dev/shm" for m in case.incident.mounts)
 
 
 def _lost_worker(case: Case) -> str:
     """A loader worker died without a word: what the rest of the bundle says about it."""
-    if any(m.path == "/dev/shm" for m in case.incident.mounts) or case.of("dl-shm", "dl-bus", "exit-bus"):  # noqa: S108 - a mount's name
+    if any(m.path == "/dev/shm" for m in case.incident.mounts) or case.of("dl-shm", "dl-bus", "exit-bus"):
         return "host.shm-exhausted"
     if case.of("oom-killed", "oom-kill", "dl-killed"):
         return "host.oom-killed"
@@ -115,18 +139,41 @@ def _size(text: str) -> float:
 
 
 def _candidate(case: Case, cause: str, items: Sequence[Raised]) -> Candidate:
-    ordered = sorted(items, key=lambda r: (r.stamp is None, r.stamp.time_s if r.stamp else 0, r.spot.file.endswith(".json"), r.spot.file, r.spot.line))
+    ordered = sorted(
+        items,
+        key=lambda r: (
+            r.stamp is None,
+            r.stamp.time_s if r.stamp else 0,
+            r.spot.file.endswith(".json"),
+            r.spot.file,
+            r.spot.line,
+        ),
+    )
     rank, host = guilty(case, ordered)
     first = next((r for r in ordered if r.rank == rank), ordered[0])
     path = re.search(r"['\"](/[^'\"]+)['\"]", first.message)
     what = f"{first.kind.split('.')[-1]}: {first.message[:120]}" if first.message else first.kind
-    inner = next((f for f in first.frames if "site-packages" not in f and "dist-packages" not in f and "/torch/" not in f), "")
+    inner = next(
+        (f for f in first.frames if "site-packages" not in f and "dist-packages" not in f and "/torch/" not in f), ""
+    )
     why = f"{'rank ' + str(rank) if rank is not None else 'a rank' if len(items) == 1 else f'{len(items)} ranks'} raised {what}"
     why += f" at {inner}" if inner else ""
     thread = f" in thread {first.thread}: the rank lived on and never told the others" if first.thread else ""
-    spots = cite([first.spot, *first.also[:3]], (r.spot for r in ordered[:3]), _related(case, cause, rank), _exit(case, rank))
+    spots = cite(
+        [first.spot, *first.also[:3]], (r.spot for r in ordered[:3]), _related(case, cause, rank), _exit(case, rank)
+    )
     time_s = first.stamp.time_s if first.stamp else None
-    return Candidate(cause, Tier.OWN_ERROR, why + thread, spots, rank, host, path=path[1] if path else None, time_s=time_s, gpu=_gpu(cause, first))
+    return Candidate(
+        cause,
+        Tier.OWN_ERROR,
+        why + thread,
+        spots,
+        rank,
+        host,
+        path=path[1] if path else None,
+        time_s=time_s,
+        gpu=_gpu(cause, first),
+    )
 
 
 def _gpu(cause: str, raised: Raised) -> str | None:
@@ -136,9 +183,11 @@ def _gpu(cause: str, raised: Raised) -> str | None:
 
 def _related(case: Case, cause: str, rank: int | None) -> list[Spot]:
     """Lines that speak of the same cause elsewhere: full mounts, quota reports, other signatures of the same rank."""
-    spots = [e.spot for e in case.events if e.cause == cause and not e.kernel and not e.handled and e.rank in (None, rank)][:3]
+    spots = [
+        e.spot for e in case.events if e.cause == cause and not e.kernel and not e.handled and e.rank in (None, rank)
+    ][:3]
     for mount in case.incident.mounts:
-        if cause == "host.shm-exhausted" and mount.path == "/dev/shm":  # noqa: S108 - a mount's name
+        if cause == "host.shm-exhausted" and mount.path == "/dev/shm":
             spots.append(mount.spot)
         elif cause in ("storage.disk-full", "storage.quota-exceeded"):
             spots.append(mount.spot)
@@ -187,7 +236,11 @@ def _unnamed(case: Case) -> int | None:
     first = case.of("el-exit")
     if len(first) == 1 and first[0].rank is not None and case.incident.ranks[first[0].rank].exit_code not in (-6, -15):
         return first[0].rank
-    return next(iter(case.incident.ranks)) if len(case.incident.ranks) == 1 and (case.incident.world_size or 1) == 1 else None
+    return (
+        next(iter(case.incident.ranks))
+        if len(case.incident.ranks) == 1 and (case.incident.world_size or 1) == 1
+        else None
+    )
 
 
 def _plain(case: Case, have: set[str]) -> Iterator[Candidate]:
@@ -195,16 +248,27 @@ def _plain(case: Case, have: set[str]) -> Iterator[Candidate]:
     lines = {r.spot.line for r in case.incident.raised}
     groups: dict[str, list[Event]] = {}
     for event in case.events:
-        wanted = event.role == "root" and not event.kernel and not event.handled and event.layer in ("app", "nccl", "torch")
-        if wanted and event.cause not in have and not event.cause.startswith((*_ELSEWHERE, "host.oom", "app.segfault")) and event.cause:
+        wanted = (
+            event.role == "root" and not event.kernel and not event.handled and event.layer in ("app", "nccl", "torch")
+        )
+        if (
+            wanted
+            and event.cause not in have
+            and not event.cause.startswith((*_ELSEWHERE, "host.oom", "app.segfault"))
+            and event.cause
+        ):
             if event.spot.line not in lines:
                 groups.setdefault(event.cause, []).append(event)
     for cause, items in groups.items():
         if cause == "gpu.oom" and foreign_memory(items[0].spot.text, case):
-            cause = "gpu.memory-held-by-other-process"  # noqa: PLW2901 - the group's cause, read more closely
+            cause = "gpu.memory-held-by-other-process"
         rank, host = guilty(case, items)
         why = f"{items[0].signature} on {'rank ' + str(rank) if rank is not None else host or 'some rank'}"
         spots = cite((e.spot for e in items[:3]), _related(case, cause, rank))
         time_s = items[0].stamp.time_s if items[0].stamp else None
-        tier = Tier.OWN_ERROR if cause in _STORAGE or cause.startswith(("gpu.", "app.", "train.", "model.")) else Tier.SYMPTOM
+        tier = (
+            Tier.OWN_ERROR
+            if cause in _STORAGE or cause.startswith(("gpu.", "app.", "train.", "model."))
+            else Tier.SYMPTOM
+        )
         yield Candidate(cause, tier, why, spots, rank, host, confidence="medium", time_s=time_s)

@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterator
 
 from ddaudit.evidence.incident import Collective, Event, Spot
-from ddaudit.triage.reasoning.case import Candidate, Case, Tier, cite
-from ddaudit.triage.reasoning.storage import came_back
+from ddaudit.triage.reasoning.case import Candidate, Case, Confidence, Tier, cite
 from ddaudit.triage.reasoning.stacks import Doing, doing, in_collective, main_stack
+from ddaudit.triage.reasoning.storage import came_back
 from ddaudit.triage.reasoning.waiting import Absent, absent, odd_ones
 
 __all__ = ["judge"]
 
-_EPOCH_END = re.compile(r"(?i)\b(?:end of epoch|epoch \d+ (?:done|finished|end|over|complete)\w*|(?:finished|completed|done with) epoch|epoch_end|end_epoch|StopIteration|(?:loader|iterator|dataset|data) (?:is )?exhausted|no more (?:batches|data|samples))\b")
+_EPOCH_END = re.compile(
+    r"(?i)\b(?:end of epoch|epoch \d+ (?:done|finished|end|over|complete)\w*|(?:finished|completed|done with) epoch|epoch_end|end_epoch|StopIteration|(?:loader|iterator|dataset|data) (?:is )?exhausted|no more (?:batches|data|samples))\b"
+)
 _BATCHES = re.compile(
     r"(?i)(?:(?P<n>\d{1,9}) (?:train(?:ing)? )?(?:batches|samples|shards|examples|minibatches|iterations|steps) (?:this|per|in|for|of)? ?(?:the |this )?(?:epoch|loader|rank|dataset)?"
     r"|(?:len\((?:train_?)?(?:loader|dataloader|dl|dataset)\)|num_?batches|n_?batches|batches(?: per epoch)?|num_?samples|dataset size|shard size)[ =:]{1,3}(?P<m>\d{1,9})"
@@ -46,22 +48,38 @@ def _fingerprints(case: Case) -> Iterator[Candidate]:
         shape = [re.search(r"TensorShape=\[([^\]]*)\]", fields.get(k, "")) for k in ("fa", "fb")]
         ops = [re.search(r"OpType=(\w+)", fields.get(k, "")) for k in ("fa", "fb")]
         same = ops[0] and ops[1] and ops[0][1] == ops[1][1]
-        cause = "collective.mismatch-size" if same and shape[0] and shape[1] and shape[0][1] != shape[1][1] else "collective.mismatch-op"
+        cause = (
+            "collective.mismatch-size"
+            if same and shape[0] and shape[1] and shape[0][1] != shape[1][1]
+            else "collective.mismatch-op"
+        )
         odd = _named_odd(events)
         why = f"ranks call different collectives{f': rank {odd} differs from the others' if odd is not None else ''}"
-        yield Candidate(cause, Tier.OWN_ERROR, why, cite((e.spot for e in events)), odd, case.host_of(odd))
+        yield Candidate(cause, Tier.OWN_ERROR, why, cite(e.spot for e in events), odd, case.host_of(odd))
     sizes = case.of("nccl-trunc", "gloo-size")
     if sizes and not events:
         ranks = {e.rank for e in sizes if e.rank is not None}
         odd = next(iter(ranks)) if len(ranks) == 1 and len(case.incident.ranks) == 2 else None
         yield Candidate(
-            "collective.mismatch-size", Tier.OWN_ERROR, "two ranks disagree about the size of one message", cite((e.spot for e in sizes)), odd, case.host_of(odd)
+            "collective.mismatch-size",
+            Tier.OWN_ERROR,
+            "two ranks disagree about the size of one message",
+            cite(e.spot for e in sizes),
+            odd,
+            case.host_of(odd),
         )
     yield from _divergence(case)
     exhausted = case.of("uneven-inputs")
     if exhausted:
         odd = _fewest(case)
-        yield Candidate("data.uneven-shards", Tier.OWN_ERROR, "a rank ran out of batches before the others", cite((e.spot for e in exhausted[:3])), odd, case.host_of(odd))
+        yield Candidate(
+            "data.uneven-shards",
+            Tier.OWN_ERROR,
+            "a rank ran out of batches before the others",
+            cite(e.spot for e in exhausted[:3]),
+            odd,
+            case.host_of(odd),
+        )
 
 
 def _divergence(case: Case) -> Iterator[Candidate]:
@@ -83,7 +101,9 @@ def _divergence(case: Case) -> Iterator[Candidate]:
         odd = sorted(set(range(world)) - raisers)
     rank = odd[0] if len(odd) == 1 else None
     why = f"{f'rank {rank}' if rank is not None else 'a rank'} built another model than the others"
-    yield Candidate("model.rank-divergence", Tier.OWN_ERROR, why, cite((e.spot for e in events[:4])), rank, case.host_of(rank))
+    yield Candidate(
+        "model.rank-divergence", Tier.OWN_ERROR, why, cite(e.spot for e in events[:4]), rank, case.host_of(rank)
+    )
 
 
 def _named_odd(events: list[Event]) -> int | None:
@@ -111,10 +131,22 @@ def _mismatch(case: Case, kind: str, odd: list[int], at: dict[int, Collective]) 
     others = [c for r, c in at.items() if r not in odd]
     mine = [at[r] for r in odd]
     timeouts = [case.timeouts[r] for r in (*odd, *(r for r in at if r not in odd)) if r in case.timeouts]
-    frames = [s for c in (*mine, *(case.timeouts[r] for r in odd if r in case.timeouts)) for s in c.frame_spots if "torch/distributed" not in s.text]
+    frames = [
+        s
+        for c in (*mine, *(case.timeouts[r] for r in odd if r in case.timeouts))
+        for s in c.frame_spots
+        if "torch/distributed" not in s.text
+    ]
     spots = cite((c.spot for c in mine), (c.spot for c in timeouts[:2]), frames[:2], (c.spot for c in others[:2]))
     if kind == "op" and rank is not None and (early := _left_loop(case, rank, at)):
-        return Candidate("data.uneven-shards", Tier.HANG, f"{why}; rank {rank} had left the training loop", cite(early, spots), rank, case.host_of(rank))
+        return Candidate(
+            "data.uneven-shards",
+            Tier.HANG,
+            f"{why}; rank {rank} had left the training loop",
+            cite(early, spots),
+            rank,
+            case.host_of(rank),
+        )
     low = min((c.stamp.time_s - (c.ran_ms or 0) / 1000 for c in case.timeouts.values() if c.stamp), default=None)
     return Candidate(cause, Tier.HANG, why, spots, rank, case.host_of(rank), time_s=low)
 
@@ -127,7 +159,11 @@ def _who(at: dict[int, Collective], entry: Collective) -> str:
 def _left_loop(case: Case, rank: int, at: dict[int, Collective]) -> list[Spot]:
     """Lines or frames that show the odd rank past the end of its epoch while the others train on."""
     entry = at[rank]
-    frames = [f for f in (*entry.frames, *(case.timeouts[rank].frames if rank in case.timeouts else ())) if _EPOCH_END.search(f)]
+    frames = [
+        f
+        for f in (*entry.frames, *(case.timeouts[rank].frames if rank in case.timeouts else ()))
+        if _EPOCH_END.search(f)
+    ]
     others = [f for r, c in at.items() if r != rank for f in c.frames if _EPOCH_END.search(f)]
     if frames and not others:
         return [entry.spot]
@@ -160,16 +196,32 @@ def _uneven(case: Case) -> Candidate | None:
     missing = absent(case)
     fewer = [r for r in odd if counts[r][0] < common]
     rank = odd[0] if len(odd) == 1 else None
-    if missing is not None and missing.ranks and len(odd) == 1 and odd[0] not in missing.ranks and fewer and odd_ones(case) is None:
+    if (
+        missing is not None
+        and missing.ranks
+        and len(odd) == 1
+        and odd[0] not in missing.ranks
+        and fewer
+        and odd_ones(case) is None
+    ):
         return None
     why = f"{'rank ' + str(rank) if rank is not None else f'ranks {odd}'} has {counts[odd[0]][0]} batches, the others {common}"
     others = [s for r, (_, s) in counts.items() if r not in odd]
-    return Candidate("data.uneven-shards", Tier.OWN_ERROR, why, cite((counts[r][1] for r in odd), others[:2]), rank, case.host_of(rank))
+    return Candidate(
+        "data.uneven-shards",
+        Tier.OWN_ERROR,
+        why,
+        cite((counts[r][1] for r in odd), others[:2]),
+        rank,
+        case.host_of(rank),
+    )
 
 
 def _epoch_over(case: Case) -> Candidate | None:
     """A minority of ranks said that its epoch had ended, and the others hang in the middle of theirs."""
-    ended: dict[int, Spot] = {n.rank: n.spot for n in case.incident.rank_notes if n.rank is not None and _EPOCH_END.search(n.text)}
+    ended: dict[int, Spot] = {
+        n.rank: n.spot for n in case.incident.rank_notes if n.rank is not None and _EPOCH_END.search(n.text)
+    }
     waited = set(case.timeouts) - set(ended)
     if not ended or 2 * len(ended) >= len(ended) + len(waited) or not waited:
         return None
@@ -204,18 +256,27 @@ def _missing(case: Case, missing: Absent) -> Iterator[Candidate]:
     who = f"rank {rank}" if rank is not None else f"ranks {', '.join(map(str, missing.ranks[:8]))}"
     seq = f" collective {missing.seq}" if missing.seq is not None else ""
     act = acts[0] if acts else _hint(case, missing)
-    if act is not None and act.cause in ("data.loader-stalled", "storage.fs-hang") and storage and act.cause == "storage.fs-hang":
+    if (
+        act is not None
+        and act.cause in ("data.loader-stalled", "storage.fs-hang")
+        and storage
+        and act.cause == "storage.fs-hang"
+    ):
         act = Doing("storage.fs-hang", act.words + "; the kernel reports its file system", (*storage, *act.spots))
     elif storage and (act is None or act.cause in ("collective.desync", "app.deadlock", "data.loader-stalled")):
-        act = Doing("storage.fs-hang", "has a file system that does not answer", (*storage, *(act.spots if act else ())))
+        act = Doing(
+            "storage.fs-hang", "has a file system that does not answer", (*storage, *(act.spots if act else ()))
+        )
     if act is None and not missing.known:
         return
     cause = act.cause if act else "collective.desync"
-    why = f"{who} never enqueued{seq}" + (f": it {act.words}" if act else " while the others waited in it; nothing shows what it did")
+    why = f"{who} never enqueued{seq}" + (
+        f": it {act.words}" if act else " while the others waited in it; nothing shows what it did"
+    )
     waits = [c.spot for c in case.timeouts.values()][:2]
     spots = cite(act.spots if act else (), missing.spots, _own_lines(case, missing), waits)
-    confidence = "high" if act and missing.known else "medium"
-    yield Candidate(cause, Tier.HANG, why, spots, rank, host, confidence=confidence, time_s=low)  # type: ignore[arg-type]
+    confidence: Confidence = "high" if act and missing.known else "medium"
+    yield Candidate(cause, Tier.HANG, why, spots, rank, host, confidence=confidence, time_s=low)
 
 
 def _hint(case: Case, missing: Absent) -> Doing | None:

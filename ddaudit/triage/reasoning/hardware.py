@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddaudit.evidence.incident import Event, Gpu, Rank, Raised, Spot
+from ddaudit.evidence.incident import Event, Gpu, Raised, Rank, Spot
 from ddaudit.triage.readers.nvidia import bdf
-from ddaudit.triage.reasoning.case import Candidate, Case, Tier, cite
+from ddaudit.triage.reasoning.case import Candidate, Case, Confidence, Tier, cite
 
 __all__ = ["judge"]
 
@@ -25,7 +25,12 @@ def judge(case: Case) -> Iterator[Candidate]:
 
 def _gpu_event(event: Event) -> bool:
     # NVML states what is, without a time; the kernel says when.
-    return event.cause.startswith("gpu.") and event.role == "root" and (event.kernel or event.layer == "nvml") and "throttle" not in event.cause
+    return (
+        event.cause.startswith("gpu.")
+        and event.role == "root"
+        and (event.kernel or event.layer == "nvml")
+        and "throttle" not in event.cause
+    )
 
 
 def _admissible(case: Case, event: Event) -> bool:
@@ -89,20 +94,38 @@ def _gpu(case: Case, events: list[Event], host: str | None) -> Iterator[Candidat
 
 
 def _candidate(
-    case: Case, cause: str, found: list[Event], first: Event, host: str | None, device: str | None, rank: int | None, smi: Gpu | None
+    case: Case,
+    cause: str,
+    found: list[Event],
+    first: Event,
+    host: str | None,
+    device: str | None,
+    rank: int | None,
+    smi: Gpu | None,
 ) -> Candidate:
     place = case.incident.ranks.get(rank) if rank is not None else None
     host = host or (place.host if place else None)
     own = [r.spot for r in case.own if r.rank == rank and r.cause.startswith(("gpu.", "app.ill"))]
-    when = {"in": "in the job's time", "maybe": "in the job's time under another zone", "unknown": "at a time that the file does not tell"}[case.when(first)]
+    when = {
+        "in": "in the job's time",
+        "maybe": "in the job's time under another zone",
+        "unknown": "at a time that the file does not tell",
+    }[case.when(first)]
     of = f"GPU {device}" if device else "a GPU"
-    why = f"{of} of {host or 'an unnamed host'}: {first.signature} {when}" + (f"; it is rank {rank}'s" if rank is not None else "")
+    why = f"{of} of {host or 'an unnamed host'}: {first.signature} {when}" + (
+        f"; it is rank {rank}'s" if rank is not None else ""
+    )
     index = place.gpu_index if place else None
-    gpu = " ".join(x for x in (f"{device}.0" if device else "", f"(local GPU {index})" if index is not None else "") if x) or None
+    gpu = (
+        " ".join(x for x in (f"{device}.0" if device else "", f"(local GPU {index})" if index is not None else "") if x)
+        or None
+    )
     ordered = sorted(found, key=lambda e: (not e.kernel, e.spot.file, e.spot.line))
-    confidence = "high" if rank is not None or own else "medium"
+    confidence: Confidence = "high" if rank is not None or own else "medium"
     spots = cite((e.spot for e in ordered[:4]), own, _map_spots(case, rank), _smi_spots(smi))
-    return Candidate(cause, Tier.HARDWARE, why, spots, rank, host, gpu, confidence=confidence, time_s=case.job_time(first))
+    return Candidate(
+        cause, Tier.HARDWARE, why, spots, rank, host, gpu, confidence=confidence, time_s=case.job_time(first)
+    )
 
 
 def _rank(case: Case, host: str | None, device: str | None, found: list[Event]) -> int | None:
@@ -112,12 +135,18 @@ def _rank(case: Case, host: str | None, device: str | None, found: list[Event]) 
     places = [r for r in case.incident.ranks.values() if device and r.gpu == device and host in (None, r.host)]
     if len(places) == 1:
         return places[0].rank
-    own = {r.rank for r in case.own if r.rank is not None and (r.cause.startswith("gpu.") and r.cause != "gpu.oom" or "CUDA error" in r.message)}
+    own = {
+        r.rank
+        for r in case.own
+        if r.rank is not None and ((r.cause.startswith("gpu.") and r.cause != "gpu.oom") or "CUDA error" in r.message)
+    }
     own = {r for r in own if host in (None, case.host_of(r)) or case.host_of(r) is None}
     if len(own) == 1:
         return next(iter(own))
     index = next((g.index for g in case.incident.gpus if g.bdf == device and g.host in (None, host)), None)
-    local = [r.rank for r in case.incident.ranks.values() if index is not None and _index(r) == index and r.host == host]
+    local = [
+        r.rank for r in case.incident.ranks.values() if index is not None and _index(r) == index and r.host == host
+    ]
     if len(local) == 1:
         return local[0]
     silent = [r for r in _silent(case) if case.host_of(r) == host]
@@ -138,19 +167,34 @@ def _smi(case: Case, host: str | None, device: str | None) -> Gpu | None:
 
 
 def _remap_failed(gpu: Gpu | None) -> bool:
-    return gpu is not None and any(k.endswith("Remapping Failure Occurred") and v.startswith("Yes") for k, v in gpu.values.items())
+    return gpu is not None and any(
+        k.endswith("Remapping Failure Occurred") and v.startswith("Yes") for k, v in gpu.values.items()
+    )
 
 
 def _smi_spots(gpu: Gpu | None) -> list[Spot]:
     if gpu is None:
         return []
-    wanted = ("Remapped Rows/Pending", "Remapping Failure Occurred", "Volatile/DRAM Uncorrectable", "Volatile/SRAM Uncorrectable SEC-DED")
+    wanted = (
+        "Remapped Rows/Pending",
+        "Remapping Failure Occurred",
+        "Volatile/DRAM Uncorrectable",
+        "Volatile/SRAM Uncorrectable SEC-DED",
+    )
     return [s for k, s in gpu.spots.items() if k.endswith(wanted) and gpu.values[k] not in ("No", "0", "N/A", "")]
 
 
 def _link(case: Case) -> Iterator[Candidate]:
     """A port that went down while ranks complained about the network."""
-    complaints = case.of("nccl-ib-completion", "nccl-ib-async", "nccl-remote", "nccl-timedout", "ofi-completion", "gloo-closed", "nccl-closed")
+    complaints = case.of(
+        "nccl-ib-completion",
+        "nccl-ib-async",
+        "nccl-remote",
+        "nccl-timedout",
+        "ofi-completion",
+        "gloo-closed",
+        "nccl-closed",
+    )
     downs = [e for e in case.events if e.cause == "net.ib-link-flap" and e.role == "root" and e.kernel]
     near = []
     for event in downs:
@@ -177,9 +221,21 @@ def _link(case: Case) -> Iterator[Candidate]:
     address = first.fields.get("bdf")
     counters = [e.spot for e in case.of("ib-counters", "ib-state-down") if e.host == host]
     why = f"port {device or '?'} of {host or 'a host'} went down in the job's time; the others complain about this host"
-    spots = cite((e.spot for e in near[:3] if e.host == host), (e.spot for e in asynchronous[:1]), (e.spot for e in case.of("nccl-ib-completion")[:2]), counters)
+    spots = cite(
+        (e.spot for e in near[:3] if e.host == host),
+        (e.spot for e in asynchronous[:1]),
+        (e.spot for e in case.of("nccl-ib-completion")[:2]),
+        counters,
+    )
     yield Candidate(
-        "net.ib-link-flap", Tier.HARDWARE, why, spots, rank, host, device=f"{device} ({address})" if address else device, time_s=case.job_time(first)
+        "net.ib-link-flap",
+        Tier.HARDWARE,
+        why,
+        spots,
+        rank,
+        host,
+        device=f"{device} ({address})" if address else device,
+        time_s=case.job_time(first),
     )
 
 
@@ -192,11 +248,18 @@ def _unused_port(case: Case, event: Event) -> bool:
 
 def _blamed(case: Case) -> str | None:
     """The host that most complaints name."""
-    names = [case.incident.addresses.get(e.fields.get("peer", ""), e.fields.get("peer", "")) for e in case.of("nccl-ib-completion", "nccl-closed")]
+    names = [
+        case.incident.addresses.get(e.fields.get("peer", ""), e.fields.get("peer", ""))
+        for e in case.of("nccl-ib-completion", "nccl-closed")
+    ]
     names = [n for n in names if n]
     return max(set(names), key=names.count) if names else None
 
 
 def own_gpu_errors(case: Case) -> list[Raised]:
     """Exceptions in which CUDA itself reported broken hardware."""
-    return [r for r in case.own if r.cause.startswith("gpu.") and r.cause not in ("gpu.oom", "gpu.memory-held-by-other-process")]
+    return [
+        r
+        for r in case.own
+        if r.cause.startswith("gpu.") and r.cause not in ("gpu.oom", "gpu.memory-held-by-other-process")
+    ]

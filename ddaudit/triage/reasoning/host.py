@@ -16,7 +16,15 @@ def judge(case: Case) -> Iterator[Candidate]:
     yield from _crash(case)
     for event in case.of("pids-cgroup", "file-max"):
         if case.when(event) in ("in", "unknown") and case.failed:
-            yield Candidate(event.cause, Tier.HARDWARE, "the kernel refused it in the job's time", (event.spot,), None, event.host, confidence="medium")
+            yield Candidate(
+                event.cause,
+                Tier.HARDWARE,
+                "the kernel refused it in the job's time",
+                (event.spot,),
+                None,
+                event.host,
+                confidence="medium",
+            )
 
 
 def _oom(case: Case) -> Iterator[Candidate]:
@@ -26,7 +34,9 @@ def _oom(case: Case) -> Iterator[Candidate]:
     rows = [j for j in case.main_jobs if j.state.startswith("OUT_OF_ME")]
     if not (mine or killed_workers or rows):
         return
-    ranks = [e.rank for e in mine if e.rank is not None and e.kernel] or [r.rank for r in killed_workers if r.rank is not None]
+    ranks = [e.rank for e in mine if e.rank is not None and e.kernel] or [
+        r.rank for r in killed_workers if r.rank is not None
+    ]
     ranks = ranks or _killed(case, mine) or [e.rank for e in mine if e.rank is not None]
     rank = ranks[0] if len(set(ranks)) == 1 else None
     hosts = [e.fields.get("peer") or e.host for e in mine if e.fields.get("peer") or e.host]
@@ -38,7 +48,13 @@ def _oom(case: Case) -> Iterator[Candidate]:
     why = f"the kernel killed {'rank ' + str(rank) if rank is not None else 'a process of the job'}{f' (pid {pid})' if pid else ''} for memory; the others lost it"
     times = [t for e in mine if (t := case.job_time(e)) is not None]
     ordered = sorted(mine, key=lambda e: (not e.kernel, e.signature != "oom-killed"))
-    spots = cite((e.spot for e in ordered[:4]), (r.spot for r in killed_workers), (r.spot for r in rows), exits, _invoked(case, host))
+    spots = cite(
+        (e.spot for e in ordered[:4]),
+        (r.spot for r in killed_workers),
+        (r.spot for r in rows),
+        exits,
+        _invoked(case, host),
+    )
     yield Candidate("host.oom-killed", Tier.HARDWARE, why, spots, rank, host, pid=pid, time_s=min(times, default=None))
 
 
@@ -53,7 +69,10 @@ def _killed(case: Case, mine: list[Event]) -> list[int]:
     return [
         r.rank
         for r in case.incident.ranks.values()
-        if r.exit_code in (-9, 137) and r.rank not in forced and r.pid not in forced and (not hosts or r.host is None or r.host in hosts)
+        if r.exit_code in (-9, 137)
+        and r.rank not in forced
+        and r.pid not in forced
+        and (not hosts or r.host is None or r.host in hosts)
     ]
 
 
@@ -87,16 +106,31 @@ def _crash(case: Case) -> Iterator[Candidate]:
     exits = [r for r in case.incident.ranks.values() if r.exit_code in (-11, 139, -4, 132)]
     if not (kernel or texts or exits):
         return
-    ranks = {r.rank for r in exits} or {e.rank for e in texts if e.rank is not None} or {e.rank for e in kernel if e.rank is not None}
+    ranks = (
+        {r.rank for r in exits}
+        or {e.rank for e in texts if e.rank is not None}
+        or {e.rank for e in kernel if e.rank is not None}
+    )
     rank = next(iter(ranks)) if len(ranks) == 1 else None
     hosts = {e.host for e in kernel if e.host} or {r.host for r in exits if r.host} or {e.host for e in texts if e.host}
     host = case.host_of(rank) or (next(iter(hosts)) if len(hosts) == 1 else None)
     why = f"native code crashed in {'rank ' + str(rank) if rank is not None else 'a rank'}"
     if kernel and kernel[0].fields.get("lib"):
         why += f" (in {kernel[0].fields['lib']})"
-    spots = cite((e.spot for e in kernel[:2]), (e.spot for e in texts[:4]), (r.exit_spot for r in exits), _frames(case, rank))
+    spots = cite(
+        (e.spot for e in kernel[:2]), (e.spot for e in texts[:4]), (r.exit_spot for r in exits), _frames(case, rank)
+    )
     times = [t for e in kernel if (t := case.job_time(e)) is not None]
-    yield Candidate("app.segfault", Tier.OWN_ERROR, why, spots, rank, host, pid=kernel[0].pid if kernel else None, time_s=min(times, default=None))
+    yield Candidate(
+        "app.segfault",
+        Tier.OWN_ERROR,
+        why,
+        spots,
+        rank,
+        host,
+        pid=kernel[0].pid if kernel else None,
+        time_s=min(times, default=None),
+    )
 
 
 def _frames(case: Case, rank: int | None) -> list[Spot]:

@@ -38,7 +38,9 @@ def judge(case: Case) -> Iterator[Candidate]:
 def _before(losses: list[Step], first: Step | None) -> Step | None:
     if first is None:
         return None
-    earlier = [s for s in losses if s.spot.file == first.spot.file and s.spot.line < first.spot.line and s.rank == first.rank]
+    earlier = [
+        s for s in losses if s.spot.file == first.spot.file and s.spot.line < first.spot.line and s.rank == first.rank
+    ]
     return earlier[-1] if earlier else None
 
 

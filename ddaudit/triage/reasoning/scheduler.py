@@ -25,7 +25,11 @@ LEAD_S = 60.0
 def judge(case: Case) -> Iterator[Candidate]:
     """Candidates ``sched.*`` and ``node.failed``."""
     for cause in _CAUSES:
-        events = [e for e in case.events if e.cause == cause and e.role == "root" and not e.handled and not _only_a_step(e, case)]
+        events = [
+            e
+            for e in case.events
+            if e.cause == cause and e.role == "root" and not e.handled and not _only_a_step(e, case)
+        ]
         events = [e for e in events if not _of_the_past(case, e)]
         rows = [j for j in case.main_jobs if any(c == cause and re.match(p, j.state) for p, c in _STATES)]
         if cause == "node.failed":
@@ -51,13 +55,18 @@ def _only_a_step(event: Event, case: Case) -> bool:
 
 def _earlier_failure(case: Case, events: list[Event], cause: str) -> bool:
     """True when a rank failed or a collective timed out well before the scheduler acted."""
-    first = min(events, key=lambda e: (e.stamp.time_s if e.stamp else 0.0), default=None)
+    first = min(events, key=lambda e: e.stamp.time_s if e.stamp else 0.0, default=None)
     if first is None:
         return bool(case.own) and cause == "sched.cancelled-by-user"
     for raised in case.own:
         if raised.spot.file == first.spot.file and raised.spot.line < first.spot.line:
             return True
-        if raised.stamp and first.stamp and first.stamp.time_s - raised.stamp.time_s > LEAD_S and raised.stamp.zoned == first.stamp.zoned:
+        if (
+            raised.stamp
+            and first.stamp
+            and first.stamp.time_s - raised.stamp.time_s > LEAD_S
+            and raised.stamp.zoned == first.stamp.zoned
+        ):
             return True
     for timeout in case.timeouts.values():
         if timeout.spot.file == first.spot.file and timeout.spot.line < first.spot.line:
@@ -91,7 +100,11 @@ def _node(case: Case, events: list[Event], rows: list[SchedulerJob]) -> Iterator
         if event.signature == "sl-notresp" and event.host and not event.fields.get("peer"):
             votes[event.host] += 1
         spots.append(event.spot)
-    nodes = [j for j in case.incident.jobs if j.job.startswith("node:") and re.search(r"DOWN|NOT_RESPONDING|FAIL|\*", j.state)]
+    nodes = [
+        j
+        for j in case.incident.jobs
+        if j.job.startswith("node:") and re.search(r"DOWN|NOT_RESPONDING|FAIL|\*", j.state)
+    ]
     for node in nodes:
         votes[node.nodes] += 1
         spots.append(node.spot)
@@ -104,7 +117,14 @@ def _node(case: Case, events: list[Event], rows: list[SchedulerJob]) -> Iterator
     traces = [e.spot for e in case.of("mce", "kernel-oops") if e.host == host]
     why = f"{host or 'a node'} was declared down or crashed; the other ranks only lost their connection to it"
     rank = case.only_rank(host) if host else None
-    yield Candidate("node.failed", Tier.SCHEDULER, why, cite(spots, (r.spot for r in rows), traces), rank or _lost_rank(case, host), host)
+    yield Candidate(
+        "node.failed",
+        Tier.SCHEDULER,
+        why,
+        cite(spots, (r.spot for r in rows), traces),
+        rank or _lost_rank(case, host),
+        host,
+    )
 
 
 def _lost_rank(case: Case, host: str | None) -> int | None:
@@ -115,7 +135,9 @@ def _lost_rank(case: Case, host: str | None) -> int | None:
         return rank
     if case.ranks_on(host):
         return None
-    speaking = {e.rank for e in case.events if e.rank is not None} | {s.rank for s in case.incident.steps if s.rank is not None}
+    speaking = {e.rank for e in case.events if e.rank is not None} | {
+        s.rank for s in case.incident.steps if s.rank is not None
+    }
     single = all(len(case.ranks_on(h)) <= 1 for h in case.incident.hosts)
     world = case.incident.world_size or (max(speaking) + 1 if speaking else 0)
     if case.incident.world_size is None and single:

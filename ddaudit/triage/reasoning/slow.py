@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import NamedTuple
 
@@ -43,7 +43,9 @@ def judge(case: Case) -> Iterator[Candidate]:
     yield from _logs(case, straggler, became)
     if straggler is not None and straggler.what == "data":
         why = f"rank {straggler.rank} spends {straggler.ratio:.1f} times as long on its data as the others"
-        yield Candidate("data.loader-stalled", Tier.SLOW, why, cite(straggler.spots), straggler.rank, case.host_of(straggler.rank))
+        yield Candidate(
+            "data.loader-stalled", Tier.SLOW, why, cite(straggler.spots), straggler.rank, case.host_of(straggler.rank)
+        )
 
 
 def _straggler(case: Case) -> Straggler | None:
@@ -79,7 +81,11 @@ def _shortest(times: list[RankTimes]) -> int | None:
 
 def _from_steps(steps: tuple[Step, ...]) -> Straggler | None:
     """The same from each rank's own step lines: its late compute (or data) time against the others'."""
-    for what, read in (("compute", lambda s: s.compute_s), ("data", lambda s: s.data_s)):
+    readers: tuple[tuple[str, Callable[[Step], float | None]], ...] = (
+        ("compute", lambda s: s.compute_s),
+        ("data", lambda s: s.data_s),
+    )
+    for what, read in readers:
         late: dict[int, list[Step]] = {}
         for step in steps:
             if step.rank is not None and read(step) is not None:
@@ -115,9 +121,14 @@ def _became_slow(case: Case) -> tuple[Spot, float, float] | None:
 
 def _devices(case: Case) -> Iterator[tuple[str, Gpu, list[Spot]]]:
     for gpu in case.incident.gpus:
-        for cause, words in (("gpu.thermal-throttle", ("HW Thermal Slowdown", "SW Thermal Slowdown")), ("gpu.power-brake", ("HW Power Brake Slowdown",))):
+        for cause, words in (
+            ("gpu.thermal-throttle", ("HW Thermal Slowdown", "SW Thermal Slowdown")),
+            ("gpu.power-brake", ("HW Power Brake Slowdown",)),
+        ):
             keys = [k for k, v in gpu.values.items() if k.split("/")[-1] in words and v == "Active"]
-            keys += _bits(gpu, THROTTLE_BITS[cause]) + _csv_active(gpu, "thermal" if cause.startswith("gpu.th") else "brake")
+            keys += _bits(gpu, THROTTLE_BITS[cause]) + _csv_active(
+                gpu, "thermal" if cause.startswith("gpu.th") else "brake"
+            )
             if keys:
                 yield cause, gpu, [gpu.spots[k] for k in (*keys, *_context(gpu))]
         if keys := _narrow(case, gpu):
@@ -152,8 +163,12 @@ def _narrow(case: Case, gpu: Gpu) -> list[str]:
         if now is None or top is None or now >= top:
             continue
         full = [g for g in siblings if (pair := _link(g, name))[0] is not None and pair[0] == pair[1]]
-        if name == "Link Width" and (full or not siblings) or full and len(full) * 2 > len(siblings):
-            keys += [k for k in gpu.values if f"{name}/Current" in k or k in ("pcie.link.width.current", "pcie.link.gen.current")]
+        if (name == "Link Width" and (full or not siblings)) or (full and len(full) * 2 > len(siblings)):
+            keys += [
+                k
+                for k in gpu.values
+                if f"{name}/Current" in k or k in ("pcie.link.width.current", "pcie.link.gen.current")
+            ]
     return keys
 
 
@@ -161,14 +176,21 @@ def _link(gpu: Gpu, name: str) -> tuple[int | None, int | None]:
     short = {"Link Width": "pcie.link.width", "PCIe Generation": "pcie.link.gen"}[name]
     found = []
     for which in ("Current", "Max"):
-        text = next((v for k, v in gpu.values.items() if k.endswith(f"{name}/{which}")), gpu.values.get(f"{short}.{which.lower()}", ""))
+        text = next(
+            (v for k, v in gpu.values.items() if k.endswith(f"{name}/{which}")),
+            gpu.values.get(f"{short}.{which.lower()}", ""),
+        )
         digits = re.match(r"\d+", text)
         found.append(int(digits[0]) if digits else None)
     return found[0], found[1]
 
 
 def _device(
-    case: Case, cause: str, found: list[tuple[Gpu, list[Spot]]], straggler: Straggler | None, became: tuple[Spot, float, float] | None
+    case: Case,
+    cause: str,
+    found: list[tuple[Gpu, list[Spot]]],
+    straggler: Straggler | None,
+    became: tuple[Spot, float, float] | None,
 ) -> Candidate:
     """One candidate a host and cause. When several GPUs of a host suffer alike, the host is named and no rank."""
     owners = {_owner(case, gpu): (gpu, spots) for gpu, spots in found}
@@ -180,14 +202,26 @@ def _device(
     agrees = straggler is None or rank is None or straggler.rank == rank
     host = gpu.host or case.host_of(rank)
     change = f"; steps went from {became[1]:.3g} s to {became[2]:.3g} s" if became else ""
-    slowest = f"; rank {rank} computes {straggler.ratio:.2f} times as long as the others" if straggler and agrees and straggler.what == "compute" else ""
+    slowest = (
+        f"; rank {rank} computes {straggler.ratio:.2f} times as long as the others"
+        if straggler and agrees and straggler.what == "compute"
+        else ""
+    )
     why = f"GPU {gpu.bdf} of {host or 'an unnamed host'}: {spots[0].text}{slowest}{change}"
     outside = [e.spot for e in case.events if e.layer == "bmc" and e.cause == cause][:2]
-    evidence = cite(spots[:3], straggler.spots[:2] if straggler and agrees else (), [became[0]] if became else (), outside, spots[3:])
+    evidence = cite(
+        spots[:3],
+        straggler.spots[:2] if straggler and agrees else (),
+        [became[0]] if became else (),
+        outside,
+        spots[3:],
+    )
     tier = Tier.SLOW if agrees else Tier.UNKNOWN
     index = f" (GPU {gpu.index})" if gpu.index is not None else ""
     device = f"{gpu.bdf}.0{index}" if len(found) == 1 or chosen else f"{len(found)} GPUs"
-    return Candidate(cause, tier, why, evidence, rank, host, gpu=device, confidence="high" if slowest or change else "medium")
+    return Candidate(
+        cause, tier, why, evidence, rank, host, gpu=device, confidence="high" if slowest or change else "medium"
+    )
 
 
 def _owner(case: Case, gpu: Gpu) -> int | None:
@@ -196,7 +230,11 @@ def _owner(case: Case, gpu: Gpu) -> int | None:
 
 def _kernel_link(case: Case, straggler: Straggler | None, slow: bool) -> Iterator[Candidate]:
     events = [e for e in case.events if e.cause == "gpu.pcie-degraded" and e.role == "root"]
-    events = [e for e in events if not e.kernel or not e.fields.get("drv", "").startswith(("mlx", "nvme", "i40", "ixgbe", "ice", "bnx"))]
+    events = [
+        e
+        for e in events
+        if not e.kernel or not e.fields.get("drv", "").startswith(("mlx", "nvme", "i40", "ixgbe", "ice", "bnx"))
+    ]
     if events and (slow or not case.failed) and (slow or case.incident.steps):
         rank = events[0].rank if events[0].rank is not None else straggler.rank if straggler else None
         if straggler is not None and events[0].rank is not None and straggler.rank != events[0].rank:
@@ -215,10 +253,16 @@ def _logs(case: Case, straggler: Straggler | None, became: tuple[Spot, float, fl
         return
     have = {c for c, _, _ in _devices(case)}
     for cause in ("gpu.thermal-throttle", "gpu.power-brake"):
-        events = [e for e in case.events if e.cause == cause and (e.layer in ("bmc", "nvml")) and (e.role == "root" or e.layer == "bmc")]
+        events = [
+            e
+            for e in case.events
+            if e.cause == cause and (e.layer in ("bmc", "nvml")) and (e.role == "root" or e.layer == "bmc")
+        ]
         if events and cause not in have and not have & {"gpu.thermal-throttle", "gpu.power-brake", "gpu.pcie-degraded"}:
             rank = straggler.rank if straggler else None
             host = case.host_of(rank) or next((e.host for e in events if e.host), None)
             why = f"{events[0].signature} on {host or 'a host'} while the job slowed down"
-            evidence = cite((e.spot for e in events[:3]), straggler.spots if straggler else (), [became[0]] if became else ())
+            evidence = cite(
+                (e.spot for e in events[:3]), straggler.spots if straggler else (), [became[0]] if became else ()
+            )
             yield Candidate(cause, Tier.SLOW, why, evidence, rank, host, confidence="medium")

@@ -15,8 +15,12 @@ _COLLECTIVE = re.compile(
     r"|autograd/graph\.py|^(?:barrier|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|all_to_all\w*|monitored_barrier) |work\.wait|cuda/streams\.py|synchronize \(torch/cuda"
     r"|cudaStreamSynchronize|cudaEventSynchronize|_fsdp_|fully_shard|schedules?\.py|p2p_communication|wait_stream"
 )
-_LOADER = re.compile(r"(?i)_try_get_data|_get_data \(|_next_data|__next__ \(.*(?:dataloader|loader|dataset)|dataloader\.py|prefetch\w* \(|tf/data|dali")
-_LOCK_FILE = re.compile(r"(?i)file_baton|filelock|portalocker|fasteners|lockfile|\bflock\b|lockf|_jit_compile|cpp_extension\.py|acquire_lock \(|soft_?lock|triton/runtime/cache")
+_LOADER = re.compile(
+    r"(?i)_try_get_data|_get_data \(|_next_data|__next__ \(.*(?:dataloader|loader|dataset)|dataloader\.py|prefetch\w* \(|tf/data|dali"
+)
+_LOCK_FILE = re.compile(
+    r"(?i)file_baton|filelock|portalocker|fasteners|lockfile|\bflock\b|lockf|_jit_compile|cpp_extension\.py|acquire_lock \(|soft_?lock|triton/runtime/cache"
+)
 _STORE = re.compile(
     r"(?i)(?:fsync|fdatasync|\bwrite\b|\bread\b|readinto|\bopen\b|os\.stat|listdir|scandir|rename|unlink|_write|_save|save_file|copyfile\w*|pread|pwrite)\b"
 )
@@ -25,9 +29,15 @@ _LOCK = re.compile(
     r"(?i)\b(?:acquire|_acquire\w*|take_gil|PyGILState_Ensure|PyEval_RestoreThread|pthread_mutex_lock|__lll_lock_wait\w*|futex_wait\w*|sem_wait|pthread_cond_wait|_wait_for_tstate_lock)\b"
     r"|logging/__init__\.py.*|handle \(logging"
 )
-_CHILD = re.compile(r"(?i)communicate \(subprocess|wait \(subprocess|_try_wait|poll \(multiprocessing|waitpid|join \(multiprocessing|join \(threading|_communicate|wait4")
-_PIPE = re.compile(r"(?i)_recv_bytes|_recv \(multiprocessing|recv \(multiprocessing|get \(multiprocessing/queues|_send \(multiprocessing|put \(queue")
-_D_STORAGE = re.compile(r"(?i)cl_|nfs|rpc|lustre|ptlrpc|gpfs|cxi|fuse|request_wait|io_schedule|wait_on_page|folio|wait_on_buffer|xfs|ext4|ceph|beegfs|vfs|blk|jbd2|osc_|ll_|lock_page|mmfs")
+_CHILD = re.compile(
+    r"(?i)communicate \(subprocess|wait \(subprocess|_try_wait|poll \(multiprocessing|waitpid|join \(multiprocessing|join \(threading|_communicate|wait4"
+)
+_PIPE = re.compile(
+    r"(?i)_recv_bytes|_recv \(multiprocessing|recv \(multiprocessing|get \(multiprocessing/queues|_send \(multiprocessing|put \(queue"
+)
+_D_STORAGE = re.compile(
+    r"(?i)cl_|nfs|rpc|lustre|ptlrpc|gpfs|cxi|fuse|request_wait|io_schedule|wait_on_page|folio|wait_on_buffer|xfs|ext4|ceph|beegfs|vfs|blk|jbd2|osc_|ll_|lock_page|mmfs"
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,11 @@ def doing(case: Case, rank: int) -> Doing | None:
     workers = [s for s in case.incident.stacks if s.worker and s.rank == rank]
     sleeping = _sleeping(case, stack, workers)
     if cause == "data.loader-stalled" and workers and all(_locked(w) for w in workers):
-        return Doing("app.deadlock", "waits for loader workers that wait for a lock (held over a fork)", (*spots, *(w.spots[0] for w in workers[:2])))
+        return Doing(
+            "app.deadlock",
+            "waits for loader workers that wait for a lock (held over a fork)",
+            (*spots, *(w.spots[0] for w in workers[:2])),
+        )
     if cause in ("data.loader-stalled", "storage.fs-hang"):
         spots = (*spots, *(p.spot for p in sleeping[:2]), *(w.spots[0] for w in workers[:1]))
     if cause == "" and sleeping:
@@ -90,7 +104,11 @@ def _classify(stack: Stack) -> tuple[int, str, str]:
         return depth, "storage.fs-hang", "is inside a file operation of a checkpoint"
     if in_collective(stack):
         return 0, "", ""
-    for pattern, words in ((_CHILD, "waits for a child process or thread"), (_PIPE, "waits on a pipe or queue"), (_LOCK, "waits for a lock")):
+    for pattern, words in (
+        (_CHILD, "waits for a child process or thread"),
+        (_PIPE, "waits on a pipe or queue"),
+        (_LOCK, "waits for a lock"),
+    ):
         for depth, frame in enumerate(frames[:5]):
             if pattern.search(frame):
                 return depth, "app.deadlock", words
@@ -100,7 +118,9 @@ def _classify(stack: Stack) -> tuple[int, str, str]:
 
 
 def _locked(worker: Stack) -> bool:
-    return any(_LOCK.search(f) for f in worker.frames[:3]) and not any(re.search(r"get \(multiprocessing/queues", f) for f in worker.frames[:4])
+    return any(_LOCK.search(f) for f in worker.frames[:3]) and not any(
+        re.search(r"get \(multiprocessing/queues", f) for f in worker.frames[:4]
+    )
 
 
 def _sleeping(case: Case, stack: Stack, workers: list[Stack]) -> list[Process]:

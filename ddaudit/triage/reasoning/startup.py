@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddaudit.evidence.incident import Event, Spot
-from ddaudit.triage.reasoning.case import Candidate, Case, Tier, cite
+from ddaudit.triage.reasoning.case import Candidate, Case, Confidence, Tier, cite
 from ddaudit.triage.reasoning.errors import guilty
 
 __all__ = ["judge"]
@@ -65,10 +65,16 @@ def _odd_version(case: Case, events: list[Event]) -> tuple[str | None, int | Non
     if odd and len(hosts) == 1:
         return next(iter(hosts)), odd[0] if len(odd) == 1 else None
     # Two ranks compared, one of them named by everybody: the one that all others find different.
-    named = Counter(int(e.fields["a"]) for e in events if e.fields.get("a", "").isdigit() and e.rank is not None and e.rank != int(e.fields["a"]))
+    named = Counter(
+        int(e.fields["a"])
+        for e in events
+        if e.fields.get("a", "").isdigit() and e.rank is not None and e.rank != int(e.fields["a"])
+    )
     if named and named.most_common(1)[0][1] > 1:
         rank = named.most_common(1)[0][0]
-        return case.host_of(rank), rank if case.only_rank(case.host_of(rank)) is not None or case.host_of(rank) is None else None
+        return case.host_of(rank), rank if case.only_rank(case.host_of(rank)) is not None or case.host_of(
+            rank
+        ) is None else None
     return None
 
 
@@ -85,10 +91,22 @@ def _environment(case: Case) -> Iterator[Candidate]:
         host = host or (next(iter(hosts)) if len(hosts) == 1 else None)
         if host is not None and rank is None:
             rank = case.only_rank(host)
-        if host is not None and rank is not None and len(case.ranks_on(host)) > 1 and len({e.rank for e in own if e.rank is not None}) != 1:
+        if (
+            host is not None
+            and rank is not None
+            and len(case.ranks_on(host)) > 1
+            and len({e.rank for e in own if e.rank is not None}) != 1
+        ):
             rank = None
         why = f"{host or 'a node'}: {events[0].signature}"
-        yield Candidate(cause, Tier.OWN_ERROR, why, cite((e.spot for e in ranked[:4]), (e.spot for e in events[:4]), states), rank, host)
+        yield Candidate(
+            cause,
+            Tier.OWN_ERROR,
+            why,
+            cite((e.spot for e in ranked[:4]), (e.spot for e in events[:4]), states),
+            rank,
+            host,
+        )
 
 
 def _fabric(case: Case) -> list[Spot]:
@@ -103,20 +121,34 @@ def _fabric(case: Case) -> list[Spot]:
 def _port(case: Case) -> Iterator[Candidate]:
     events = [e for e in case.of("store-bind") if not e.handled]
     raised = [r for r in case.own if r.signature == "store-bind"]
-    if not (events or raised) or case.trained and not raised:
+    if not (events or raised) or (case.trained and not raised):
         return
     rank, host = guilty(case, raised or events)
     hosts = {e.host for e in events if e.host}
     host = host or (next(iter(hosts)) if len(hosts) == 1 else None)
     yield Candidate(
-        "rdzv.port-in-use", Tier.OWN_ERROR, f"the master's port is taken on {host or 'the master'}", cite((r.spot for r in raised), (e.spot for e in events[:3])), rank, host
+        "rdzv.port-in-use",
+        Tier.OWN_ERROR,
+        f"the master's port is taken on {host or 'the master'}",
+        cite((r.spot for r in raised), (e.spot for e in events[:3])),
+        rank,
+        host,
     )
 
 
 def _interface(case: Case) -> Iterator[Candidate]:
     """A host that announced itself on an interface which reaches nobody, while others use another one."""
     interfaces = {h: (i, s) for h, (i, s) in case.incident.versions.get("interface", {}).items()}
-    complaints = case.of("nccl-refused", "nccl-noroute", "nccl-timedout", "gloo-mesh", "store-connect", "nccl-nosock", "gloo-iface", "nccl-system")
+    complaints = case.of(
+        "nccl-refused",
+        "nccl-noroute",
+        "nccl-timedout",
+        "gloo-mesh",
+        "store-connect",
+        "nccl-nosock",
+        "gloo-iface",
+        "nccl-system",
+    )
     local = {h: s for h, (i, s) in interfaces.items() if _LOCAL.match(i)}
     events = _fatal(case, "net.wrong-interface")
     mesh = case.of("gloo-mesh")
@@ -125,13 +157,23 @@ def _interface(case: Case) -> Iterator[Candidate]:
         host = next(iter(local)) if len(local) == 1 else None
         why = f"{host or 'hosts'} announced {interfaces[next(iter(local))][0]}, an interface that reaches no other host"
         yield Candidate(
-            "net.wrong-interface", Tier.OWN_ERROR, why, cite(local.values(), (e.spot for e in (*events, *complaints)[:3])), case.only_rank(host), host
+            "net.wrong-interface",
+            Tier.OWN_ERROR,
+            why,
+            cite(local.values(), (e.spot for e in (*events, *complaints)[:3])),
+            case.only_rank(host),
+            host,
         )
     elif events or looped:
         rank, host = guilty(case, events or looped)
         rank = case.only_rank(host) if host is not None and rank is None else rank
         yield Candidate(
-            "net.wrong-interface", Tier.OWN_ERROR, "the named interface does not exist or reaches nobody", cite((e.spot for e in (*events, *looped)[:4])), rank, host
+            "net.wrong-interface",
+            Tier.OWN_ERROR,
+            "the named interface does not exist or reaches nobody",
+            cite(e.spot for e in (*events, *looped)[:4]),
+            rank,
+            host,
         )
     elif (odd := _odd_subnet(case)) and complaints:
         host, spot = odd
@@ -159,8 +201,16 @@ def _missing_node(case: Case) -> Iterator[Candidate]:
     events = _fatal(case, "rdzv.missing-node")
     if not events:
         return
-    launch = [e for e in case.events if e.cause == "rdzv.missing-node" and e.signature not in ("store-clients", "el-rdzv", "el-rdzv-wait")]
-    closed = [e for e in case.of("store-connect", "nccl-noroute", "nccl-timedout", "el-rdzv-conn") if e.host or e.rank is not None]
+    launch = [
+        e
+        for e in case.events
+        if e.cause == "rdzv.missing-node" and e.signature not in ("store-clients", "el-rdzv", "el-rdzv-wait")
+    ]
+    closed = [
+        e
+        for e in case.of("store-connect", "nccl-noroute", "nccl-timedout", "el-rdzv-conn")
+        if e.host or e.rank is not None
+    ]
     if closed and not launch:
         return  # the missing node was there and could not get through
     hosts = [e.fields.get("peer") or e.host for e in launch if e.fields.get("peer") or e.host]
@@ -176,21 +226,33 @@ def _missing_node(case: Case) -> Iterator[Candidate]:
 
 def _unheard(case: Case) -> str | None:
     """The one host of the job's node list that has no file and wrote no line."""
-    heard = {e.host for e in case.events if e.host and not e.kernel} | {s.host for s in case.incident.sources if s.host and s.kind in ("log", "stacks")}
+    heard = {e.host for e in case.events if e.host and not e.kernel} | {
+        s.host for s in case.incident.sources if s.host and s.kind in ("log", "stacks")
+    }
     listed = {h for h in case.incident.listed_hosts}
     silent = sorted(listed - heard) if heard else []
     return silent[0] if len(silent) == 1 else None
 
 
 def _unreachable(case: Case) -> Iterator[Candidate]:
-    events = [e for e in _fatal(case, "net.unreachable") if e.rank is not None or e.host is not None or len(case.incident.hosts) < 2] or _fatal(case, "net.unreachable")
+    events = [
+        e
+        for e in _fatal(case, "net.unreachable")
+        if e.rank is not None or e.host is not None or len(case.incident.hosts) < 2
+    ] or _fatal(case, "net.unreachable")
     refused = case.of("nccl-refused", "store-connect", "el-rdzv-conn", "nccl-ib-modify")
     if not events and not refused:
         return
-    if not events and any(r.signature not in ("store-clients", "store-connect", "el-rdzv", "el-rdzv-conn", "") for r in case.own):
+    if not events and any(
+        r.signature not in ("store-clients", "store-connect", "el-rdzv", "el-rdzv-conn", "") for r in case.own
+    ):
         return
     everything = [*events, *refused]
-    targets = {case.incident.addresses.get(p, p) for e in everything if (p := (e.fields.get("peer") or "").split("<")[0].split(":")[0])}
+    targets = {
+        case.incident.addresses.get(p, p)
+        for e in everything
+        if (p := (e.fields.get("peer") or "").split("<")[0].split(":")[0])
+    }
     targets = {t for t in targets if t in case.incident.hosts or not case.incident.hosts}
     sources = {e.host for e in everything if e.host}
     host = _cut_off(targets, sources)
@@ -198,9 +260,15 @@ def _unreachable(case: Case) -> Iterator[Candidate]:
     if host is None and len(sources) == 1 and waiting and len(case.incident.hosts) > 2:
         host = next(iter(sources))  # the others joined; only this one could not
     why = f"{host or 'hosts'} cannot be reached over the network"
-    confidence = "high" if events else "medium"
+    confidence: Confidence = "high" if events else "medium"
     yield Candidate(
-        "net.unreachable", Tier.OWN_ERROR if events or waiting else Tier.SYMPTOM, why, cite((e.spot for e in everything[:4])), case.only_rank(host), host, confidence=confidence  # type: ignore[arg-type]
+        "net.unreachable",
+        Tier.OWN_ERROR if events or waiting else Tier.SYMPTOM,
+        why,
+        cite(e.spot for e in everything[:4]),
+        case.only_rank(host),
+        host,
+        confidence=confidence,
     )
 
 

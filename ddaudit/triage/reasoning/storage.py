@@ -35,7 +35,12 @@ def judge(case: Case) -> Iterator[Candidate]:
     rank = rank if rank is not None else case.only_rank(host)
     server = next((e.fields["server"] for e in sure if e.fields.get("server")), None)
     why = f"{f'server {server}' if server else 'a file system'} does not answer {host or 'several hosts'}; processes sleep in it"
-    spots = cite((e.spot for e in sure[:3]), (e.spot for e in blocked[:2]), (p.spot for p in asleep[:2]), (e.spot for e in mounts[:1]))
+    spots = cite(
+        (e.spot for e in sure[:3]),
+        (e.spot for e in blocked[:2]),
+        (p.spot for p in asleep[:2]),
+        (e.spot for e in mounts[:1]),
+    )
     yield Candidate("storage.fs-hang", Tier.HANG, why, spots, rank, host, confidence="medium")
 
 
@@ -55,4 +60,7 @@ def came_back(case: Case, event: Event) -> bool:
     server = event.fields.get("server")
     if not server:
         return False
-    return any(e.fields.get("server") == server and e.spot.file == event.spot.file and e.spot.line > event.spot.line for e in case.of("nfs-ok"))
+    return any(
+        e.fields.get("server") == server and e.spot.file == event.spot.file and e.spot.line > event.spot.line
+        for e in case.of("nfs-ok")
+    )

@@ -52,7 +52,9 @@ def _by_recorder(case: Case) -> Absent | None:
         behind = tuple(sorted(r for r, n in last.items() if n == low))
         # The others run ahead by what they queue asynchronously; one behind all of them is the one that stopped.
         if top > low and 2 * len(behind) < len(last) and group is not None and not odd_ones(case):
-            spots = [per_rank[r][last[r]].spot for r in behind] + [per_rank[r][low + 1].spot for r in last if low + 1 in per_rank[r]][:2]
+            spots = [per_rank[r][last[r]].spot for r in behind] + [
+                per_rank[r][low + 1].spot for r in last if low + 1 in per_rank[r]
+            ][:2]
             return Absent(behind, True, low + 1, tuple(spots))
     return None
 
@@ -113,17 +115,23 @@ def _by_sequence(case: Case) -> Absent | None:
     for seqs in by_group.values():
         odd = case.minority(seqs)
         if odd:
-            return Absent(tuple(odd), True, (_blocked(case) or (None, ""))[0], tuple(case.timeouts[r].spot for r in odd))
+            return Absent(
+                tuple(odd), True, (_blocked(case) or (None, ""))[0], tuple(case.timeouts[r].spot for r in odd)
+            )
     return None
 
 
 def _by_silence(case: Case) -> Absent | None:
     """Ranks whose output is in the bundle and that alone did not time out."""
-    waited = set(case.timeouts) | {r.rank for r in case.incident.raised if r.signature in ("gloo-timeout", "pg-timeout") and r.rank is not None}
+    waited = set(case.timeouts) | {
+        r.rank for r in case.incident.raised if r.signature in ("gloo-timeout", "pg-timeout") and r.rank is not None
+    }
     if len(waited) < 2:
         return None
     world = set(range(case.incident.world_size)) if case.incident.world_size else set(case.incident.ranks)
-    visible = (case.incident.whole_logs | set(case.incident.ranks)) if _merged(case, waited) else case.incident.whole_logs
+    visible = (
+        (case.incident.whole_logs | set(case.incident.ranks)) if _merged(case, waited) else case.incident.whole_logs
+    )
     silent = tuple(sorted((world & visible) - waited))
     if silent and 2 * len(silent) < len(waited) + len(silent):
         spots = [c.spot for c in case.timeouts.values()][:2]
@@ -156,7 +164,9 @@ def entries_at(case: Case) -> dict[int, Collective]:
 
 def _sizes_differ(at: Mapping[int, Collective]) -> bool:
     ops = {c.op.upper().replace("_", "") for c in at.values()}
-    if len(ops) != 1 or any(word in next(iter(ops)) for word in _UNEVEN if word != "GATHER" or not next(iter(ops)).startswith("ALLGATHER")):
+    if len(ops) != 1 or any(
+        word in next(iter(ops)) for word in _UNEVEN if word != "GATHER" or not next(iter(ops)).startswith("ALLGATHER")
+    ):
         return False
     return len({c.numel_in for c in at.values()}) > 1
 

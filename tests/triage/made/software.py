@@ -10,7 +10,14 @@ SAVE = "train.py:101:main ckpt.py:88:save_checkpoint /opt/conda/lib/python3.11/s
 LOAD = "train.py:41:main ckpt.py:22:load_checkpoint /opt/conda/lib/python3.11/site-packages/torch/serialization.py:1568:load"
 
 
-def crash(world: World, final: str, frames: str = "train.py:101:main trainer.py:88:train_step", steps: int = 12, code: int = 1, gloo: bool = False) -> int:
+def crash(
+    world: World,
+    final: str,
+    frames: str = "train.py:101:main trainer.py:88:train_step",
+    steps: int = 12,
+    code: int = 1,
+    gloo: bool = False,
+) -> int:
     """One rank raises, the others lose it. Returns the rank."""
     guilty = world.rng.randrange(world.n)
     end = world.steps(steps) if steps else 0.0
@@ -26,9 +33,25 @@ def crash(world: World, final: str, frames: str = "train.py:101:main trainer.py:
 
 @scenario("app.exception")
 def exception(world: World) -> Label:
-    finals = ("KeyError: 'warmup_steps'", "ValueError: too many values to unpack (expected 2)", "AttributeError: 'NoneType' object has no attribute 'shape'", "IndexError: list index out of range", "ZeroDivisionError: float division by zero", "AssertionError: bad micro-batch", "omegaconf.errors.ConfigAttributeError: Missing key lr")
+    finals = (
+        "KeyError: 'warmup_steps'",
+        "ValueError: too many values to unpack (expected 2)",
+        "AttributeError: 'NoneType' object has no attribute 'shape'",
+        "IndexError: list index out of range",
+        "ZeroDivisionError: float division by zero",
+        "AssertionError: bad micro-batch",
+        "omegaconf.errors.ConfigAttributeError: Missing key lr",
+    )
     guilty = crash(world, world.rng.choice(finals), gloo=world.rng.random() < 0.5)
-    world.dmesg(world.host(guilty), [(-3 * 3600.0, "Memory cgroup out of memory: Killed process 99112 (jupyter-lab) total-vm:18811200kB, anon-rss:8112000kB, file-rss:0kB, shmem-rss:0kB, UID:4402 pgtables:18220kB oom_score_adj:0")])
+    world.dmesg(
+        world.host(guilty),
+        [
+            (
+                -3 * 3600.0,
+                "Memory cgroup out of memory: Killed process 99112 (jupyter-lab) total-vm:18811200kB, anon-rss:8112000kB, file-rss:0kB, shmem-rss:0kB, UID:4402 pgtables:18220kB oom_score_adj:0",
+            )
+        ],
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -37,10 +60,22 @@ def segfault(world: World) -> Label:
     guilty = world.rng.randrange(world.n)
     world.init()
     end = world.steps(12)
-    world.say(guilty, 'Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f2a6c5c2740 (most recent call first):\n  File "/workspace/ops/decode.py", line 41 in decode_jpeg\n  File "/workspace/train.py", line 101 in main\n', end + 5)
+    world.say(
+        guilty,
+        'Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f2a6c5c2740 (most recent call first):\n  File "/workspace/ops/decode.py", line 41 in decode_jpeg\n  File "/workspace/train.py", line 101 in main\n',
+        end + 5,
+    )
     world.others(guilty, end + 10)
     world.ending({guilty: -11}, s=end + 20)
-    world.dmesg(world.host(guilty), [(end + 5, f"python3.11[{world.pid(guilty)}]: segfault at 10 ip 00007f2a91b0c3f2 sp 00007ffc41e1a9d0 error 4 in libturbojpeg.so.0.2.0[7f2a91af1000+5d000] likely on CPU 12 (core 12, socket 0)")])
+    world.dmesg(
+        world.host(guilty),
+        [
+            (
+                end + 5,
+                f"python3.11[{world.pid(guilty)}]: segfault at 10 ip 00007f2a91b0c3f2 sp 00007ffc41e1a9d0 error 4 in libturbojpeg.so.0.2.0[7f2a91af1000+5d000] likely on CPU 12 (core 12, socket 0)",
+            )
+        ],
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -78,7 +113,11 @@ def oom_slurm(world: World) -> Label:
     guilty = world.rng.randrange(world.n)
     world.init()
     end = world.steps(12)
-    world.say(None, f"slurmstepd: error: Detected 1 oom_kill event in StepId={world.job}.0. Some of the step tasks have been OOM Killed.", end + 9)
+    world.say(
+        None,
+        f"slurmstepd: error: Detected 1 oom_kill event in StepId={world.job}.0. Some of the step tasks have been OOM Killed.",
+        end + 9,
+    )
     world.others(guilty, end + 10)
     world.ending({guilty: -9}, s=end + 20)
     return Label(guilty, world.host(guilty))
@@ -87,7 +126,15 @@ def oom_slurm(world: World) -> Label:
 @scenario("host.oom-killed", "host.oom-killed/loader-worker")
 def oom_worker(world: World) -> Label:
     guilty = crash(world, "RuntimeError: DataLoader worker (pid 41220) is killed by signal: Killed. ", LOADER)
-    world.dmesg(world.host(guilty), [(128, "Out of memory: Killed process 41220 (pt_data_worker) total-vm:96091484kB, anon-rss:88524800kB, file-rss:0kB, shmem-rss:0kB, UID:1012 pgtables:850832kB oom_score_adj:0")])
+    world.dmesg(
+        world.host(guilty),
+        [
+            (
+                128,
+                "Out of memory: Killed process 41220 (pt_data_worker) total-vm:96091484kB, anon-rss:88524800kB, file-rss:0kB, shmem-rss:0kB, UID:1012 pgtables:850832kB oom_score_adj:0",
+            )
+        ],
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -98,22 +145,38 @@ def oom_k8s(world: World) -> Label:
     end = world.steps(12)
     world.others(guilty, end + 10)
     world.ending({guilty: -9}, s=end + 20)
-    world.files["describe-pod.txt"] = f"Name:             {world.names[0]}\nNode:             n-17/10.0.0.4\nContainers:\n  trainer:\n    State:          Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n    Restart Count:  0\n"
+    world.files["describe-pod.txt"] = (
+        f"Name:             {world.names[0]}\nNode:             n-17/10.0.0.4\nContainers:\n  trainer:\n    State:          Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n    Restart Count:  0\n"
+    )
     return Label(guilty, world.names[0])
 
 
 @scenario("host.shm-exhausted")
 def shm(world: World) -> Label:
-    guilty = crash(world, "RuntimeError: DataLoader worker (pid 412) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.", LOADER)
-    world.files[f"df-{world.host(guilty)}.txt"] = "Filesystem      Size  Used Avail Use% Mounted on\noverlay         1.7T  611G  1.1T  37% /\nshm              64M   64M     0 100% /dev/shm\n"
+    guilty = crash(
+        world,
+        "RuntimeError: DataLoader worker (pid 412) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+        LOADER,
+    )
+    world.files[f"df-{world.host(guilty)}.txt"] = (
+        "Filesystem      Size  Used Avail Use% Mounted on\noverlay         1.7T  611G  1.1T  37% /\nshm              64M   64M     0 100% /dev/shm\n"
+    )
     return Label(guilty, world.host(guilty))
 
 
 @scenario("host.shm-exhausted", "host.shm-exhausted/nccl")
 def shm_nccl(world: World) -> Label:
     guilty = world.rng.randrange(world.n)
-    world.nccl(guilty, "NCCL WARN Error: failed to extend /dev/shm/nccl-03v824 to 33030532 bytes, error: No space left on device (28)")
-    world.traceback(guilty, "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.7\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\nError: failed to extend /dev/shm/nccl-03v824 to 33030532 bytes, error: No space left on device (28)", "train.py:40:main", 30)
+    world.nccl(
+        guilty,
+        "NCCL WARN Error: failed to extend /dev/shm/nccl-03v824 to 33030532 bytes, error: No space left on device (28)",
+    )
+    world.traceback(
+        guilty,
+        "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.7\nncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\nError: failed to extend /dev/shm/nccl-03v824 to 33030532 bytes, error: No space left on device (28)",
+        "train.py:40:main",
+        30,
+    )
     world.others(guilty, 40)
     world.ending({guilty: 1}, s=60)
     return Label(guilty, world.host(guilty))
@@ -121,15 +184,29 @@ def shm_nccl(world: World) -> Label:
 
 @scenario("host.fd-limit")
 def fds(world: World) -> Label:
-    final = world.rng.choice(("OSError: [Errno 24] Too many open files: '/data/tok/shard-00121.bin'", "RuntimeError: received 0 items of ancdata", "RuntimeError: unable to open shared memory object </torch_7788_1211_3> in read-write mode: Too many open files (24)"))
+    final = world.rng.choice(
+        (
+            "OSError: [Errno 24] Too many open files: '/data/tok/shard-00121.bin'",
+            "RuntimeError: received 0 items of ancdata",
+            "RuntimeError: unable to open shared memory object </torch_7788_1211_3> in read-write mode: Too many open files (24)",
+        )
+    )
     guilty = crash(world, final, LOADER)
     return Label(guilty, world.host(guilty))
 
 
 @scenario("host.process-limit")
 def processes(world: World) -> Label:
-    final = world.rng.choice(("RuntimeError: can't start new thread", "BlockingIOError: [Errno 11] Resource temporarily unavailable", "OSError: [Errno 11] Resource temporarily unavailable: fork"))
-    guilty = crash(world, final, "train.py:70:main /opt/conda/lib/python3.11/multiprocessing/popen_fork.py:66:_launch", steps=3)
+    final = world.rng.choice(
+        (
+            "RuntimeError: can't start new thread",
+            "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+            "OSError: [Errno 11] Resource temporarily unavailable: fork",
+        )
+    )
+    guilty = crash(
+        world, final, "train.py:70:main /opt/conda/lib/python3.11/multiprocessing/popen_fork.py:66:_launch", steps=3
+    )
     world.dmesg(world.host(guilty), [(25, "cgroup: fork rejected by pids controller in /system.slice/docker-4f.scope")])
     return Label(guilty, world.host(guilty))
 
@@ -147,7 +224,7 @@ def openmp(world: World) -> Label:
 @scenario("data.corrupt-sample")
 def sample(world: World) -> Label:
     choices = (
-        "PIL.UnidentifiedImageError: Caught UnidentifiedImageError in DataLoader worker process 2.\nOriginal Traceback (most recent call last):\n  File \"/opt/conda/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py\", line 349, in _worker_loop\n    data = fetcher.fetch(index)\n  File \"/workspace/data.py\", line 61, in __getitem__\n    img = Image.open(path)\nPIL.UnidentifiedImageError: cannot identify image file '/data/in1k/n0153/n0153_882.JPEG'",
+        'PIL.UnidentifiedImageError: Caught UnidentifiedImageError in DataLoader worker process 2.\nOriginal Traceback (most recent call last):\n  File "/opt/conda/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop\n    data = fetcher.fetch(index)\n  File "/workspace/data.py", line 61, in __getitem__\n    img = Image.open(path)\nPIL.UnidentifiedImageError: cannot identify image file \'/data/in1k/n0153/n0153_882.JPEG\'',
         "OSError: image file is truncated (44 bytes not processed)",
         "tarfile.ReadError: unexpected end of data @ <_io.BufferedReader name='/data/wds/shard-000121.tar'>",
         "zlib.error: Error -3 while decompressing data: incorrect data check",
@@ -162,14 +239,28 @@ def sample(world: World) -> Label:
 
 @scenario("storage.quota-exceeded")
 def quota(world: World) -> Label:
-    guilty = crash(world, "OSError: [Errno 122] Disk quota exceeded: '/gpfs/scratch/ada/runs/7/step_900.ckpt.part'", SAVE)
+    guilty = crash(
+        world, "OSError: [Errno 122] Disk quota exceeded: '/gpfs/scratch/ada/runs/7/step_900.ckpt.part'", SAVE
+    )
     return Label(guilty, world.host(guilty))
 
 
 @scenario("storage.disk-full")
 def disk(world: World) -> Label:
-    guilty = crash(world, world.rng.choice(("OSError: [Errno 28] No space left on device: '/scratch/ckpt/step_900/rank3.pt'", "OSError: [Errno 28] No space left on device", "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 9216 vs 9110\nOSError: [Errno 28] No space left on device")), SAVE)
-    world.files[f"df-{world.host(guilty)}.txt"] = "Filesystem      Size  Used Avail Use% Mounted on\n/dev/nvme1n1     14T   14T     0 100% /scratch\nshm             126G  1.1G  125G   1% /dev/shm\n"
+    guilty = crash(
+        world,
+        world.rng.choice(
+            (
+                "OSError: [Errno 28] No space left on device: '/scratch/ckpt/step_900/rank3.pt'",
+                "OSError: [Errno 28] No space left on device",
+                "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 9216 vs 9110\nOSError: [Errno 28] No space left on device",
+            )
+        ),
+        SAVE,
+    )
+    world.files[f"df-{world.host(guilty)}.txt"] = (
+        "Filesystem      Size  Used Avail Use% Mounted on\n/dev/nvme1n1     14T   14T     0 100% /scratch\nshm             126G  1.1G  125G   1% /dev/shm\n"
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -183,7 +274,9 @@ def corrupt(world: World) -> Label:
         "_pickle.UnpicklingError: invalid load key, '\\x00'.",
     )
     guilty = crash(world, world.rng.choice(finals), LOAD, steps=0, gloo=True)
-    world.files["previous-job.err.tail"] = f"slurmstepd: error: *** JOB {int(world.job) - 40} ON {world.host(guilty)} CANCELLED AT 2026-01-02T04:11:07 DUE TO TIME LIMIT ***\n"
+    world.files["previous-job.err.tail"] = (
+        f"slurmstepd: error: *** JOB {int(world.job) - 40} ON {world.host(guilty)} CANCELLED AT 2026-01-02T04:11:07 DUE TO TIME LIMIT ***\n"
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -208,7 +301,12 @@ def divergence(world: World) -> Label:
     for rank in range(world.n):
         mine, other = (148, 0) if rank == guilty else (146, guilty)
         final = f"RuntimeError: DDP expects same model across all ranks, but Rank {rank} has {mine} params, while rank {other} has inconsistent {294 - mine} params."
-        world.traceback(rank, final, "train.py:60:main /opt/conda/lib/python3.11/site-packages/torch/nn/parallel/distributed.py:840:__init__", s=30)
+        world.traceback(
+            rank,
+            final,
+            "train.py:60:main /opt/conda/lib/python3.11/site-packages/torch/nn/parallel/distributed.py:840:__init__",
+            s=30,
+        )
     world.ending({}, s=60, default=1)
     return Label(guilty)
 
@@ -236,13 +334,27 @@ def versions(world: World) -> Label:
     world.style = "perrank"
     for rank in range(world.n):
         old = rank == guilty
-        world.say(rank, f"[entrypoint] image registry.local/ml/pretrain:{'25.09' if old else '26.03'}  host={world.host(rank)}  torch={'2.7.0+cu126' if old else '2.9.1+cu128'}")
-        world.nccl(rank, f"NCCL INFO ncclCommInitRankConfig comm 0x08 rank {rank} nranks 3 cudaDev 0 nvmlDev 0 busId 18000 commId 0x5a - Init START")
+        world.say(
+            rank,
+            f"[entrypoint] image registry.local/ml/pretrain:{'25.09' if old else '26.03'}  host={world.host(rank)}  torch={'2.7.0+cu126' if old else '2.9.1+cu128'}",
+        )
+        world.nccl(
+            rank,
+            f"NCCL INFO ncclCommInitRankConfig comm 0x08 rank {rank} nranks 3 cudaDev 0 nvmlDev 0 busId 18000 commId 0x5a - Init START",
+        )
         other = 0 if rank != 0 else guilty
         mine, theirs = (22602, 22707) if old else (22707, 22602)
         peer = guilty if not old else (0 if guilty else 1)
-        world.nccl(rank, f"init.cc:729 NCCL WARN Mismatched NCCL version detected : rank {peer} version {theirs} rank {rank} version {mine}")
-        world.traceback(rank, "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.7\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.", "train.py:40:main", 30)
+        world.nccl(
+            rank,
+            f"init.cc:729 NCCL WARN Mismatched NCCL version detected : rank {peer} version {theirs} rank {rank} version {mine}",
+        )
+        world.traceback(
+            rank,
+            "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.7\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+            "train.py:40:main",
+            30,
+        )
         assert other is not None
     return Label(guilty, world.host(guilty))
 
@@ -251,11 +363,19 @@ def versions(world: World) -> Label:
 def driver(world: World) -> Label:
     bad = world.rng.randrange(world.hosts)
     host = world.names[bad]
-    text = world.rng.choice(("RuntimeError: CUDA driver version is insufficient for CUDA runtime version", "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading and installing a new version", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda driver combination"))
+    text = world.rng.choice(
+        (
+            "RuntimeError: CUDA driver version is insufficient for CUDA runtime version",
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver by downloading and installing a new version",
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 803: system has unsupported display driver / cuda driver combination",
+        )
+    )
     for rank in range(world.n):
         if world.host(rank) == host:
             world.traceback(rank, text, "train.py:12:main", 20)
-    world.files[f"nvidia-smi-{host}.txt"] = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.82\n"
+    world.files[f"nvidia-smi-{host}.txt"] = (
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.82\n"
+    )
     for rank in range(world.n):
         if world.host(rank) != host:
             world.gloo_lost(rank, 40)
@@ -269,11 +389,18 @@ def fabric(world: World) -> Label:
     host = world.names[bad]
     for rank in range(world.n):
         if world.host(rank) == host:
-            world.traceback(rank, "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized", "train.py:12:main", 20)
+            world.traceback(
+                rank,
+                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+                "train.py:12:main",
+                20,
+            )
         else:
             world.gloo_lost(rank, 40)
     world.ending({r: 1 for r in range(world.n) if world.host(r) == host}, s=60)
-    world.files[f"systemctl-{host}.txt"] = "● nvidia-fabricmanager.service - NVIDIA fabric manager service\n     Loaded: loaded (/lib/systemd/system/nvidia-fabricmanager.service; enabled)\n     Active: failed (Result: exit-code) since Mon 2026-03-02 03:11:20 UTC; 2h ago\n"
+    world.files[f"systemctl-{host}.txt"] = (
+        "● nvidia-fabricmanager.service - NVIDIA fabric manager service\n     Loaded: loaded (/lib/systemd/system/nvidia-fabricmanager.service; enabled)\n     Active: failed (Result: exit-code) since Mon 2026-03-02 03:11:20 UTC; 2h ago\n"
+    )
     return Label(None, host)
 
 
@@ -283,7 +410,12 @@ def glibc(world: World) -> Label:
     host = world.names[bad]
     for rank in range(world.n):
         if world.host(rank) == host:
-            world.traceback(rank, "ImportError: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by /opt/venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)", "train.py:3:<module>", 10)
+            world.traceback(
+                rank,
+                "ImportError: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by /opt/venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)",
+                "train.py:3:<module>",
+                10,
+            )
         else:
             world.gloo_lost(rank, 40)
     world.ending({r: 1 for r in range(world.n) if world.host(r) == host}, s=60)

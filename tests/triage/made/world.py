@@ -42,7 +42,9 @@ class World:
         stem = self.rng.choice(("gn-b", "node", "hpc-r07-n", "dgx-", "ip-10-0-7-", "worker-"))
         first = self.rng.randrange(2, 80)
         self.names = [f"{stem}{first + i:02d}" for i in range(self.hosts)]
-        self.t0 = datetime(2026, self.rng.randrange(1, 12), self.rng.randrange(2, 27), self.rng.randrange(1, 22), 5, 0, tzinfo=UTC)
+        self.t0 = datetime(
+            2026, self.rng.randrange(1, 12), self.rng.randrange(2, 27), self.rng.randrange(1, 22), 5, 0, tzinfo=UTC
+        )
         self.base = self.rng.randrange(20000, 60000)
         self.job = str(self.rng.randrange(10000, 990000))
         self.buses = ["18", "3a", "5d", "9a", "ab", "ba", "db", "e4"]
@@ -97,7 +99,9 @@ class World:
         local = rank % self.per_host
         self.say(rank, f"{self.host(rank)}:{self.pid(rank)}:{self.pid(rank) + 800} [{local}] {text}", s)
 
-    def init(self, iface: str = "bond0", odd: dict[int, tuple[str, str]] | None = None, version: str = "2.27.7+cuda12.8") -> None:
+    def init(
+        self, iface: str = "bond0", odd: dict[int, tuple[str, str]] | None = None, version: str = "2.27.7+cuda12.8"
+    ) -> None:
         """NCCL's start-up lines of all ranks."""
         for rank in range(self.n):
             name, ip = (odd or {}).get(rank, (iface, f"10.41.6.{11 + rank // self.per_host}"))
@@ -111,7 +115,15 @@ class World:
             self.nccl(rank, head + " START")
             self.nccl(rank, head + " COMPLETE")
 
-    def steps(self, count: int = 20, every_s: float = 10.0, start_s: float = 0.0, first: int = 100, loss: float = 2.5, all_ranks: bool = False) -> float:
+    def steps(
+        self,
+        count: int = 20,
+        every_s: float = 10.0,
+        start_s: float = 0.0,
+        first: int = 100,
+        loss: float = 2.5,
+        all_ranks: bool = False,
+    ) -> float:
         """Progress lines; returns the time of the last."""
         s = start_s
         for i in range(count):
@@ -130,14 +142,31 @@ class World:
         if self.framework == "titan":
             return f"[titan] {date},118 - root - INFO - step: {step}  loss:  {loss:.4f}  grad_norm:  0.4422  memory: 61.87GiB(78.12%)  tps: 7,118  mfu: 38.67%"
         if self.framework == "json":
-            return json.dumps({"ts": t.strftime("%Y-%m-%dT%H:%M:%SZ"), "rank": rank, "step": step, "loss": round(loss, 4), "tok_s": 41022})
+            return json.dumps(
+                {
+                    "ts": t.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                    "rank": rank,
+                    "step": step,
+                    "loss": round(loss, 4),
+                    "tok_s": 41022,
+                }
+            )
         if self.framework == "lightning":
-            return f"Epoch 3:  40%|████▏     | {step}/20000 [5:10:44<7:40:12,  2.31s/it, v_num=ab1, train_loss={loss:.3f}]"
+            return (
+                f"Epoch 3:  40%|████▏     | {step}/20000 [5:10:44<7:40:12,  2.31s/it, v_num=ab1, train_loss={loss:.3f}]"
+            )
         if self.framework == "deepspeed":
             return f"[{date},311] [INFO] [logging.py:107:log_dist] [Rank 0] step={step}, skipped=0, lr=[1e-05], mom=[(0.9, 0.95)] loss={loss:.4f}"
         return f"[{date}] step {step} loss {loss:.3f} dt 6.00s"
 
-    def traceback(self, rank: int, final: str, frames: str = "train.py:101:main trainer.py:88:train_step", s: float = 300.0, tagged: bool = True) -> None:
+    def traceback(
+        self,
+        rank: int,
+        final: str,
+        frames: str = "train.py:101:main trainer.py:88:train_step",
+        s: float = 300.0,
+        tagged: bool = True,
+    ) -> None:
         """A traceback as torch's hook prints it on every rank."""
         tag = self.tag(rank) if tagged else ""
         lines = [f"{tag}Traceback (most recent call last):"]
@@ -152,7 +181,16 @@ class World:
         t = self.at(s)
         return f"{t.month}{t.day:02d} {t.strftime('%H:%M:%S')}.{self.rng.randrange(10**8, 10**9)}"
 
-    def watchdog(self, rank: int, seq: int, op: str = "ALLREDUCE", numel: int = 52428800, s: float = 900.0, enqueued: int | None = None, group: str = "0(default_pg)") -> None:
+    def watchdog(
+        self,
+        rank: int,
+        seq: int,
+        op: str = "ALLREDUCE",
+        numel: int = 52428800,
+        s: float = 900.0,
+        enqueued: int | None = None,
+        group: str = "0(default_pg)",
+    ) -> None:
         """The time-out that a waiting rank reports."""
         head = f"[rank{rank}]:[E{self.glog(s)} ProcessGroupNCCL.cpp:"
         pg = f"[PG ID 0 PG GUID {group} Rank {rank}]"
@@ -170,7 +208,11 @@ class World:
         head = f"[rank{rank}]:[E{self.glog(s)} ProcessGroupNCCL.cpp:"
         pg = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
         self.say(rank, f"{head}1682] {pg} Observed flight recorder dump signal from another rank via TCPStore.", s)
-        self.say(rank, f"{head}1746] {pg} Received a dump signal due to a collective timeout from  rank {first} and we will try our best to dump the debug info. Last enqueued NCCL work: {seq}, last completed NCCL work: {seq}.This is most likely caused by incorrect usages of collectives, e.g., wrong sizes used across ranks, or bugs in the communications library (e.g. NCCL), etc. ", s)
+        self.say(
+            rank,
+            f"{head}1746] {pg} Received a dump signal due to a collective timeout from  rank {first} and we will try our best to dump the debug info. Last enqueued NCCL work: {seq}, last completed NCCL work: {seq}.This is most likely caused by incorrect usages of collectives, e.g., wrong sizes used across ranks, or bugs in the communications library (e.g. NCCL), etc. ",
+            s,
+        )
 
     def lost(self, rank: int, peer: str, s: float = 305.0, seq: int = 91122) -> None:
         """What a rank prints whose peer has gone."""
@@ -212,19 +254,38 @@ class World:
             self._banner(codes, first if first is not None else self.rng.choice(list(codes)), s)
 
     def _srun_ending(self, codes: dict[int, int], s: float) -> None:
-        words = {-6: "Aborted (core dumped)", -9: "Killed", -15: "Terminated", -11: "Segmentation fault (core dumped)", 1: "Exited with exit code 1", -7: "Bus error"}
+        words = {
+            -6: "Aborted (core dumped)",
+            -9: "Killed",
+            -15: "Terminated",
+            -11: "Segmentation fault (core dumped)",
+            1: "Exited with exit code 1",
+            -7: "Bus error",
+        }
         for rank, code in sorted(codes.items(), key=lambda _: self.rng.random()):
             self.say(None, f"srun: error: {self.host(rank)}: task {rank}: {words[code]}", s)
         cancelled = self.at(s) - timedelta(hours=self.zone_h)
-        self.say(None, f"slurmstepd: error: *** STEP {self.job}.0 ON {self.names[0]} CANCELLED AT {cancelled.strftime('%Y-%m-%dT%H:%M:%S')} DUE TO TASK FAILURE ***", s)
+        self.say(
+            None,
+            f"slurmstepd: error: *** STEP {self.job}.0 ON {self.names[0]} CANCELLED AT {cancelled.strftime('%Y-%m-%dT%H:%M:%S')} DUE TO TASK FAILURE ***",
+            s,
+        )
 
     def _banner(self, codes: dict[int, int], root: int, s: float) -> None:
         t = self.at(s)
         names = {-6: "SIGABRT", -9: "SIGKILL", -15: "SIGTERM", -11: "SIGSEGV", -7: "SIGBUS"}
         glog = f"{t.month:02d}{t.day:02d} {t.strftime('%H:%M:%S')}.412000 {self.base - 20}"
         local = root % self.per_host
-        out = [f"E{glog} torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {codes[root]}) local_rank: {local} (pid: {self.pid(root)}) of binary: /opt/conda/bin/python3.11"]
-        out += ["torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "=" * 60, "train.py FAILED", "-" * 60, "Failures:"]
+        out = [
+            f"E{glog} torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {codes[root]}) local_rank: {local} (pid: {self.pid(root)}) of binary: /opt/conda/bin/python3.11"
+        ]
+        out += [
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+            "=" * 60,
+            "train.py FAILED",
+            "-" * 60,
+            "Failures:",
+        ]
         order = [r for r in codes if r != root]
         for i, rank in enumerate([*order, root]):
             if rank == root:
@@ -245,7 +306,14 @@ class World:
         form = form or self.form
         rows = [(self.rng.uniform(-200000, 400), self.rng.choice(NOISE)) for _ in range(noise)] + entries
         lines = [self._kernel_line(host, s, text, form) for s, text in sorted(rows)]
-        name = {"iso": f"{host}.dmesg", "dash-t": f"dmesg-{host}.txt", "syslog": f"{host}.kern.log", "rsyslog": f"var/log/{host}/kern.log", "journal": f"journalctl-k-{host}.log", "raw": f"{host}.dmesg.raw"}[form]
+        name = {
+            "iso": f"{host}.dmesg",
+            "dash-t": f"dmesg-{host}.txt",
+            "syslog": f"{host}.kern.log",
+            "rsyslog": f"var/log/{host}/kern.log",
+            "journal": f"journalctl-k-{host}.log",
+            "raw": f"{host}.dmesg.raw",
+        }[form]
         self.files[name] = "\n".join(lines) + "\n"
 
     def _kernel_line(self, host: str, s: float, text: str, form: str) -> str:
@@ -264,7 +332,12 @@ class World:
 
     def smi(self, host: str, changes: dict[int, dict[str, str]] | None = None, name: str = "") -> None:
         """``nvidia-smi -q`` of a host; ``changes`` per local GPU replace values by key (first occurrence)."""
-        out = ["", "==============NVSMI LOG==============", "", f"Attached GPUs                             : {self.per_host}"]
+        out = [
+            "",
+            "==============NVSMI LOG==============",
+            "",
+            f"Attached GPUs                             : {self.per_host}",
+        ]
         for local in range(self.per_host):
             block = _SMI.replace("@BUS@", self.buses[local].upper()).replace("@N@", str(local)).split("\n")
             for key, value in (changes or {}).get(local, {}).items():
@@ -275,7 +348,9 @@ class World:
 
     def sacct(self, state: str, code: str = "0:0") -> None:
         nodes = f"{self.names[0]},{','.join(self.names[1:])}" if self.hosts > 1 else self.names[0]
-        self.files["sacct.txt"] = f"JobID|JobName|State|ExitCode|Elapsed|NodeList\n{self.job}|train|{state}|{code}|01:14:02|{nodes}\n{self.job}.0|python|CANCELLED|0:15|01:13:55|{nodes}\n"
+        self.files["sacct.txt"] = (
+            f"JobID|JobName|State|ExitCode|Elapsed|NodeList\n{self.job}|train|{state}|{code}|01:14:02|{nodes}\n{self.job}.0|python|CANCELLED|0:15|01:13:55|{nodes}\n"
+        )
 
 
 _SMI = """GPU 00000000:@BUS@:00.0
