@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ddaudit.evidence.base import JsonEvidence
 
 Role = Literal["root", "symptom", "cascade", "info"]
 
@@ -252,3 +256,55 @@ class Incident:
     adapters: frozenset[str] = frozenset()
     whole_logs: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+
+
+class Cited(BaseModel):
+    """A line that speaks for a suspect."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Suspect(BaseModel):
+    """A cause that a family of evidence argues for. ``why_not`` is None for the one that the precedence chose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    family: str
+    cause: str
+    why: str
+    why_not: str | None = None
+    confidence: str = "high"
+    rank: int | None = None
+    host: str | None = None
+    gpu: str | None = None
+    evidence: tuple[Cited, ...] = ()
+    do_now: str = ""
+    commands: tuple[str, ...] = ()
+
+
+class IncidentFacts(JsonEvidence):
+    """What triage made of a bundle: the suspects of every family, what was set aside, and what is missing.
+
+    ``cause`` is the chosen cause id, ``none`` when nothing is wrong, ``unknown.*`` when the evidence does not decide.
+    """
+
+    kind: ClassVar[str] = "incident"
+
+    source: str
+    cause: str
+    files: int
+    suspects: tuple[Suspect, ...] = ()
+    set_aside: tuple[tuple[str, str, str], ...] = ()
+    missing: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+
+    def of(self, family: str) -> tuple[Suspect, ...]:
+        """Suspects of one family, the chosen one first."""
+        return tuple(sorted((s for s in self.suspects if s.family == family), key=lambda s: s.why_not is not None))

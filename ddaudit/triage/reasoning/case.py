@@ -51,6 +51,7 @@ class Candidate:
     confidence: Confidence = "high"
     time_s: float | None = None
     missing: tuple[str, ...] = ()
+    family: str = ""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def decide(incident: Incident) -> Verdict:
         none = Candidate("none", Tier.UNKNOWN, "the job ended well", (case.completed,))
         _ = [list(judge(case)) for judge in (hardware.judge, host.judge)]
         return Verdict(none, (), tuple(case.rejected))
-    heard = [c for judge in FAMILIES.values() for c in judge(case)]
+    heard = [replace(c, family=family) for family, judge in FAMILIES.items() for c in judge(case)]
     heard = _merge(heard)
     if not heard:
         return Verdict(_undecided(case), (), tuple(case.rejected))
