@@ -155,6 +155,18 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that ``nvidia-smi`` saw on a GPU; ``gpu_index`` is None in lists that name no index."""
+
+    pid: int
+    host: str | None
+    gpu_index: int | None
+    name: str
+    memory_mib: int
+    spot: Spot
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerJob:
     """A job or step as the scheduler reported it."""
 
@@ -241,6 +253,7 @@ class Incident:
     stacks: tuple[Stack, ...] = ()
     processes: tuple[Process, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    gpu_processes: tuple[GpuProcess, ...] = ()
     jobs: tuple[SchedulerJob, ...] = ()
     job: str | None = None
     steps: tuple[Step, ...] = ()

@@ -124,6 +124,8 @@ class Bundle:
             kind = "nvidia-smi"
         elif "uuid" in text[:400].lower() or "pci.bus_id" in text[:400] or "temperature.gpu" in text[:400]:
             into.gpus += nvidia.read_csv(text, name, host)
+        if "MiB" in text:
+            into.gpu_processes += nvidia.read_processes(text, name, host)
         if looks_like_stacks(text) or ("PID" in text[:2000] and "STAT" in text[:2000]) or "WCHAN" in text[:2000]:
             add_stacks(text, name, into, host, names.rank_in(name))
             kind = "stacks"

@@ -10,6 +10,7 @@ from ddaudit.evidence.incident import (
     Collective,
     Event,
     Gpu,
+    GpuProcess,
     Mount,
     Process,
     Progress,
@@ -51,6 +52,7 @@ class Gathered:
     stacks: list[Stack] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     gpus: list[Gpu] = field(default_factory=list)
+    gpu_processes: list[GpuProcess] = field(default_factory=list)
     jobs: list[SchedulerJob] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     rank_times: list[RankTimes] = field(default_factory=list)

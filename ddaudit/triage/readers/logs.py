@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ddaudit.evidence.incident import Collective, Event, Progress, Raised, RankNote
 from ddaudit.triage.catalogue import Matcher, Signature
 from ddaudit.triage.readers.collect import Gathered, spot
+from ddaudit.triage.readers.endings import SRUN_CODES, ended
 from ddaudit.triage.readers.lines import Line, LineReader
 from ddaudit.triage.readers.nvidia import bdf
 from ddaudit.triage.readers.scan import Hit
@@ -48,17 +49,9 @@ _HANDLED = re.compile(
     r"(?i)(?<!Watchdog )\b(?:caught|retry|retrying|retries|skipping|skipped|ignoring|ignored|recovered|falling back|fallback|handled|suppressed|attempt \d)\b|Warning:"
 )
 _SRUN = re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)$")
-_SRUN_CODES = {
-    "Aborted": -6,
-    "Killed": -9,
-    "Terminated": -15,
-    "Segmentation fault": -11,
-    "Bus error": -7,
-    "Out Of Memory": -9,
-}
 
 EXTRA = (
-    "Traceback (most recent call last)", "Error: ", "Exception: ", "Exception in thread", " nranks ", "exitcode  : ", "  host      : ",
+    "Traceback (most recent call last)", "Error: ", "Exception: ", "Exception in thread", "terminated with the following error", " nranks ", "exitcode  : ", "  host      : ",
     "  rank      : ", "  time      : ", "Stack trace of the failed collective: ", "NCCL version ", "torch=", "torch version", "torch: ",
     "image", "hostname", "Hostname", "host=", "host:", "node=", "on host ", "GLOBAL_RANK", "world_size", "WORLD_SIZE", "world size",
     "raining ", "train_runtime", "Trainer.fit", "exiting program", " per rank", " per-rank", "CANCELLED AT", "KeyboardInterrupt",
@@ -82,6 +75,7 @@ class LogReader:
         self.slurm_clock: list[tuple[int, float]] = []
         self.log_clock: list[tuple[int, float]] = []
         self.thread: tuple[int, str] | None = None
+        self.spawned: tuple[int, int] | None = None
         self.task_is_rank = True
         self.task_exits: list[tuple[int, str, int | None, Line]] = []
         self._extras: dict[int, Callable[[Line, Hit], None]] = {}
@@ -94,6 +88,8 @@ class LogReader:
             return self._traceback
         if literal in ("Error: ", "Exception: ", "KeyboardInterrupt", "StopIteration"):
             return self._bare
+        if literal.startswith("terminated with"):
+            return self._spawned
         if literal == "Exception in thread":
             return self._in_thread
         if literal == " nranks ":
@@ -174,6 +170,8 @@ class LogReader:
             self.into.progress.append(
                 Progress(line.rank, _group(line.text), int(fields["enq"]), int(fields["done"]), where)
             )
+        elif signature.id in ("mpi-exit", "ds-exit", "spawn-signal"):
+            ended(signature.id, fields, event.spot, line.host, self.into)
         elif signature.id in ("sl-exitcode", "srun-oom"):
             self._srun(line)
         elif fields.get("peer") and signature.layer in ("nccl", "scheduler"):
@@ -206,7 +204,7 @@ class LogReader:
     def _srun(self, line: Line) -> None:
         if (found := _SRUN.search(line.body)) is None:
             return
-        how = next((code for words, code in _SRUN_CODES.items() if found["how"].startswith(words)), None)
+        how = next((code for words, code in SRUN_CODES.items() if found["how"].startswith(words)), None)
         exited = re.search(r"exit code (\d+)", found["how"])
         code = int(exited[1]) if exited else how
         for task in expand_numbers(found["tasks"]):
@@ -226,6 +224,8 @@ class LogReader:
         final = traceback.final
         thread = self.thread[1] if self.thread and 0 < line.number - self.thread[0] <= 2 else None
         rank = final.rank if final.rank is not None else line.rank if line.rank is not None else self.rank
+        if rank is None and self.spawned and 0 < line.number - self.spawned[0] <= 2:
+            rank = self.spawned[1]
         frames = tuple(reversed(traceback.frames))
         self._raise(traceback.kind, traceback.message, final, rank, frames, thread)
 
@@ -245,6 +245,10 @@ class LogReader:
     def _in_thread(self, line: Line, hit: Hit) -> None:
         if found := re.search(r"Exception in thread (?P<name>[^:]+)", line.body):
             self.thread = (line.number, found["name"])
+
+    def _spawned(self, line: Line, hit: Hit) -> None:
+        if found := re.search(r"-- Process (\d+) terminated with the following error", line.body):
+            self.spawned = (line.number, int(found[1]))
 
     def _nccl_init(self, line: Line, hit: Hit) -> None:
         if found := _NCCL_INIT.search(line.body):

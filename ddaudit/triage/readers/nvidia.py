@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import re
 
-from ddaudit.evidence.incident import Gpu, Spot
+from ddaudit.evidence.incident import Gpu, GpuProcess, Spot
 from ddaudit.triage.readers.collect import spot
 
-__all__ = ["bdf", "read_csv", "read_smi"]
+__all__ = ["bdf", "read_csv", "read_processes", "read_smi"]
 
 _GPU = re.compile(r"^GPU (?P<bdf>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 _PAIR = re.compile(r"^(?P<indent>\s+)(?P<key>[^:]+?)\s*: ?(?P<value>.*)$")
+_PROCESS = re.compile(
+    r"^\|\s+(?P<gpu>\d+)\s+(?:N/A\s+N/A\s+)?(?P<pid>\d+)\s+[CGM+]+\s+(?P<name>\S.*?)\s+(?P<mib>\d+)\s?MiB\s*\|"
+    r"|^(?P<pid2>\d+), (?P<name2>[^,]+), (?P<mib2>\d+) MiB"
+)
 _SECTION = re.compile(r"^(?P<indent>\s+)(?P<key>\S.*?)\s*$")
 
 
@@ -75,3 +79,15 @@ def read_csv(text: str, name: str, host: str | None) -> list[Gpu]:
         where = spot(name, number, line)
         gpus.append(Gpu(host, bdf(address) or address, index, row, dict.fromkeys(row, where)))
     return gpus
+
+
+def read_processes(text: str, name: str, host: str | None) -> list[GpuProcess]:
+    """The process table of plain ``nvidia-smi`` and the rows of ``--query-compute-apps=pid,process_name,used_memory``."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if row := _PROCESS.match(line):
+            index = int(row["gpu"]) if row["gpu"] else None
+            pid, memory = int(row["pid"] or row["pid2"]), int(row["mib"] or row["mib2"])
+            program = (row["name"] or row["name2"]).strip()
+            found.append(GpuProcess(pid, host, index, program, memory, spot(name, number, line)))
+    return found

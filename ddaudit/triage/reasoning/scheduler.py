@@ -14,7 +14,7 @@ __all__ = ["judge"]
 _STATES = (
     (r"TIMEOUT|DEADLINE", "sched.time-limit"),
     (r"PREEMPTED", "sched.preempted"),
-    (r"CANCELLED by", "sched.cancelled-by-user"),
+    (r"CANCELLED (?:by|\+)|CANCELLED\+", "sched.cancelled-by-user"),
     (r"NODE_FAIL|BOOT_FAIL", "node.failed"),
 )
 _CAUSES = ("sched.time-limit", "sched.preempted", "sched.cancelled-by-user", "node.failed")

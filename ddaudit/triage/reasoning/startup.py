@@ -126,11 +126,14 @@ def _port(case: Case) -> Iterator[Candidate]:
     rank, host = guilty(case, raised or events)
     hosts = {e.host for e in events if e.host}
     host = host or (next(iter(hosts)) if len(hosts) == 1 else None)
+    # The store is served by rank 0 or by its agent.
+    rank = 0 if rank is None and (0 in case.ranks_on(host) or not case.ranks_on(host)) else rank
+    listening = [e.spot for e in case.of("ss-listen")]
     yield Candidate(
         "rdzv.port-in-use",
         Tier.OWN_ERROR,
         f"the master's port is taken on {host or 'the master'}",
-        cite((r.spot for r in raised), (e.spot for e in events[:3])),
+        cite((r.spot for r in raised), (e.spot for e in events[:3]), listening),
         rank,
         host,
     )
