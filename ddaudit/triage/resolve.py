@@ -40,7 +40,8 @@ def resolve(bundle: Bundle, catalogue: Catalogue, job: str | None = None) -> Inc
         sources=sources, events=tuple(events), raised=tuple(_unique(raised)), ranks=dict(sorted(gathered.ranks.items())),
         hosts=tuple(hosts), world_size=_world(gathered), collectives=tuple(gathered.collectives), progress=tuple(gathered.progress),
         stacks=tuple(who.stack_hosts()), processes=tuple(replace(p, host=p.host or host_of.get(p.spot.file)) for p in gathered.processes),
-        gpus=tuple(replace(g, host=_gpu_host(g.spots, host_of) or g.host) for g in gathered.gpus), jobs=tuple(gathered.jobs), job=main_job,
+        gpus=tuple(replace(g, host=_gpu_host(g.spots, host_of) or g.host) for g in gathered.gpus), gpu_processes=tuple(replace(p, host=host_of.get(p.spot.file) or p.host) for p in gathered.gpu_processes),
+        jobs=tuple(gathered.jobs), job=main_job,
         steps=tuple(gathered.steps), rank_times=tuple(gathered.rank_times),
         mounts=tuple(replace(m, host=m.host or host_of.get(m.spot.file)) for m in gathered.mounts), finished=gathered.finished,
         versions={w: dict(v) for w, v in gathered.versions.items()}, addresses=dict(gathered.addresses), notes=tuple(gathered.notes),
@@ -74,6 +75,7 @@ def _hosts(gathered: Gathered, job: str | None) -> list[str]:
     for host in sorted(gathered.mentioned):
         if any(names.host_in(s.path, [host]) for s in gathered.sources):
             counts[host] += 0
+    counts.update(dict.fromkeys(names.like_named([s.path for s in gathered.sources], list(counts)), 0))
     known = [h for h, _ in counts.most_common()]
     for source in gathered.sources:
         if source.host and not names.host_in(source.path, known):

@@ -160,7 +160,7 @@ class Bundle:
                 first, last, last_line = first or line.stamp, line.stamp, line
         where = spot(file.name, last_line.number, last_line.text) if last_line is not None else None
         self.logs.append(log)
-        host = names.host_candidates(file.name) if kind in ("kernel", "stacks", "nvidia-smi", "df") else None
+        host = names.host_candidates(file.name)
         self.gathered.sources.append(SourceFile(file.name, kind, size, lines, host, log.rank, note, first, last, where))
 
 

@@ -7,6 +7,7 @@ container runtimes ``stdout F``, Ray ``(Name pid=1, ip=10.0.0.1)``, NCCL ``host:
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ _FORMS = {
         r"(?P<host>[A-Za-z][\w.-]*) (?P<who>kernel|systemd(?:-\w+)?|kubelet|slurmd|dockerd)(?:\[\d+\])?: ",
         r"(?P<who>kernel): ",
         r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<dev>\d+)\] ",
-        r"(?P<pdsh>[a-z]+[a-z-]*\d[\w-]*(?:\.[\w-]+)*): ",
+        r"(?P<pdsh>[A-Za-z]+[A-Za-z-]*\d[\w-]*(?:\.[\w-]+)*): ",
     ),
 }
 _PREFIXES = {kind: tuple(re.compile(form) for form in forms) for kind, forms in _FORMS.items()}
@@ -53,7 +54,7 @@ def _kind(character: str) -> str:
     return "0" if character.isdigit() else "a" if character.isalpha() else character
 
 
-_NOT_HOSTS = re.compile(r"(?:step|epoch|rank|iter|iteration|frame|worker|gpu|layer|batch|task|it|epoch)[_-]?\d+$")
+_NOT_HOSTS = re.compile(r"(?:step|epoch|rank|iter|iteration|frame|worker|gpu|layer|batch|task|it|proc|thread|part|shard)[_-]?\d+$", re.IGNORECASE)
 _RANK_TEXT = re.compile(
     r"(?:^|[\s\[({|,'\"])(?:global[_ -]?)?[Rr](?:ank|ANK)(?:['\"]?[ :=#]{1,3}|(?=\d))(?P<rank>\d{1,5})(?![\d.])"
 )
@@ -64,6 +65,17 @@ _KERNEL_WORDS = re.compile(r"^(?:NVRM:|nvidia-nvswitch|mlx5_core |pcieport |Out 
 def strip_ansi(text: str) -> str:
     """Removes terminal control sequences; what is left is shown to people, so nothing may steer their terminal."""
     return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def _unwrap(raw: bytes) -> bytes:
+    """The line inside docker's json-file form ``{"log": "...", "stream": "stderr", "time": "..."}``, its time in front."""
+    if not raw.startswith(b'{"log":'):
+        return raw
+    try:
+        value = json.loads(raw)
+        return f"{value.get('time', '')} {value['log']}".strip("\n").encode() if isinstance(value["log"], str) else raw
+    except (ValueError, KeyError, RecursionError):
+        return raw
 
 
 @dataclass(slots=True)
@@ -94,7 +106,7 @@ class LineReader:
 
     def read(self, number: int, raw: bytes) -> Line:
         """Decodes (UTF-8, replacing what is broken), strips colours and peels the labels off."""
-        text = strip_ansi(raw.decode("utf-8", "replace")).rstrip("\r\n")
+        text = strip_ansi(_unwrap(raw).decode("utf-8", "replace")).rstrip("\r\n")
         line = Line(number, text, kernel=self.kernel)
         at = 0
         for _ in range(8):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePath
 
-__all__ = ["host_candidates", "host_in", "job_in", "local_rank_in", "looks_kernel", "numbered_ranks", "rank_in"]
+__all__ = ["host_candidates", "host_in", "job_in", "like_named", "local_rank_in", "looks_kernel", "numbered_ranks", "rank_in"]
 
 _RANK = re.compile(r"(?i)(?:^|[^a-z])(?:global[_-]?)?rank[_-]?0*(?P<rank>\d{1,5})(?!\d)")
 _ELASTIC = re.compile(r"(?:^|/)attempt_\d+/(?P<local>\d+)/(?:std(?:out|err)\.log|error\.json)$")
@@ -14,10 +14,14 @@ _NUMBERED = re.compile(
     r"^(?P<stem>.*?)(?:[-_.](?:task|worker|proc|w|r|p)?[-_]?)0*(?P<n>\d{1,5})(?P<tail>\.(?:err|out|log|txt)(?:\.gz|\.zst|\.xz)?)$"
 )
 _KERNEL = re.compile(r"(?i)(?:dmesg|kern(?:el)?[._-]|kern\.log|syslog|messages|journal|console|conman|kmsg)")
+_HOST_FILE = re.compile(
+    r"(?i)(?:^|[._ -])(?:dmesg|kern|kernel|nvidia|smi|nvsmi|syslog|messages|console|conman|ibstat|ps|ss|netstat|lsof|df|free|journal(?:ctl)?"
+    r"|pyspy|spy|sel|bmc|ipmi|lspci|gdb|stack|stacks|top|mount|ls|ethtool|systemctl|fabricmanager|ldd|uptime)(?=$|[._ -])"
+)
 _JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(?P<job>\d{3,12})")
 _WORDS = re.compile(
     r"(?i)(?:^|[._ -])(?:dmesg|kern(?:el)?|log|logs|txt|out|err|nvidia|smi|nvsmi|q|T|syslog|messages|console|conman|ibstat|ibdev|ps|df|free"
-    r"|journal(?:ctl)?|kubectl|pyspy|py|spy|sel|bmc|ipmi|lspci|stack|stacks|gdb|rank\d+|worker\d+|gz|xz|zst|all|tail|excerpt|before|after|iso|lspci|top|mount|ls|sysfs|ethtool|fabricmanager|systemctl|ldd|env|pip|freeze)(?=$|[._ -])"
+    r"|journal(?:ctl)?|kubectl|pyspy|py|spy|sel|bmc|ipmi|lspci|stack|stacks|gdb|rank\d+|worker\d+|gz|xz|zst|all|tail|excerpt|before|after|iso|lspci|top|mount|ls|ss|netstat|lsof|uptime|sysfs|ethtool|fabricmanager|systemctl|ldd|env|pip|freeze)(?=$|[._ -])"
 )
 
 
@@ -73,9 +77,18 @@ def host_in(name: str, hosts: Iterable[str]) -> str | None:
 def host_candidates(name: str) -> str | None:
     """A host-like word left in a file name after the words for kinds of files are taken away (``ivy-11_rank5.txt``)."""
     stem = PurePath(name).name
-    if found := re.match(r"(?P<host>[A-Za-z][\w-]*?\d+(?:-[a-z]+)?)[_.-]rank", stem):
+    if found := re.search(r"(?:^|[_.])(?P<host>[A-Za-z][A-Za-z0-9-]*\d+)[_.-]rank", stem):
         return found["host"]
+    if not _HOST_FILE.search(stem):
+        return None
     for _ in range(4):
         stem = _WORDS.sub("", stem)
     stem = stem.strip("._- ")
     return stem if re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*\d[A-Za-z0-9-]*", stem) else None
+
+
+def like_named(paths: Iterable[str], hosts: Iterable[str]) -> set[str]:
+    """Files called like known hosts (``n01.log`` beside ``n02.log``) are of hosts too."""
+    stems = {PurePath(path).name.split(".")[0] for path in paths}
+    forms = {re.sub(r"\d+", "#", host) for host in hosts if host in stems}
+    return {stem for stem in stems if "#" in (form := re.sub(r"\d+", "#", stem)) and form in forms}

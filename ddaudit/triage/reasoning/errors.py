@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddaudit.evidence.incident import Event, Raised, Spot
+from ddaudit.evidence.incident import Event, GpuProcess, Raised, Spot
 from ddaudit.triage.reasoning.case import Candidate, Case, Tier, cite
 from ddaudit.triage.reasoning.waiting import absent
 
@@ -38,6 +38,7 @@ _UNITS = {
 }
 #: Share of the GPU's memory that must be in other hands before the OOM is theirs and not the rank's.
 FOREIGN_SHARE = 0.15
+FOREIGN_MIB = 4096
 _ELSEWHERE = ("collective.", "net.", "rdzv.", "env.", "data.uneven-shards")
 _STORAGE = ("storage.quota-exceeded", "storage.disk-full", "host.shm-exhausted", "host.fd-limit", "host.process-limit")
 
@@ -61,7 +62,8 @@ def cause_of(raised: Raised, case: Case) -> str:
     """The cause id of an exception, from its text and from where it was raised."""
     frames = " ".join(raised.frames)
     if raised.cause == "gpu.oom":
-        return "gpu.memory-held-by-other-process" if foreign_memory(raised.message, case) else "gpu.oom"
+        held = foreign_memory(raised.message, case) or strangers(case, raised)
+        return "gpu.memory-held-by-other-process" if held else "gpu.oom"
     if (
         raised.cause == "storage.disk-full"
         and not _full(case)
@@ -129,6 +131,21 @@ def foreign_memory(message: str, case: Case) -> bool:
     return free is not None and used is not None and capacity - free - used >= 2 * FOREIGN_SHARE * capacity
 
 
+def strangers(case: Case, raised: Raised) -> list[GpuProcess]:
+    """Processes with much memory on the rank's GPU that are none of the job's, as nvidia-smi listed them.
+
+    Containers renumber pids, so a lone process on a GPU may be the rank itself; of two, one is a stranger.
+    """
+    place = case.incident.ranks.get(raised.rank) if raised.rank is not None else None
+    named = re.search(r"\bGPU (\d+)\b", raised.message)
+    index = place.gpu_index if place and place.gpu_index is not None else int(named[1]) if named else None
+    mine = {r.pid for r in case.incident.ranks.values() if r.pid is not None}
+    rows = [p for p in case.incident.gpu_processes if p.gpu_index in (None, index) and p.host in (None, raised.host)]
+    foreign = [p for p in rows if p.pid not in mine and p.memory_mib >= FOREIGN_MIB]
+    known = any(p.pid in mine for p in case.incident.gpu_processes)
+    return foreign if known or len(rows) > 1 or (not case.trained and bool(mine)) else []
+
+
 def _bytes(found: re.Match[str] | None) -> float | None:
     return _size(found[1]) if found else None
 
@@ -186,6 +203,9 @@ def _related(case: Case, cause: str, rank: int | None) -> list[Spot]:
     spots = [
         e.spot for e in case.events if e.cause == cause and not e.kernel and not e.handled and e.rank in (None, rank)
     ][:3]
+    if cause == "gpu.memory-held-by-other-process":
+        mine = {r.pid for r in case.incident.ranks.values()}
+        spots += [p.spot for p in case.incident.gpu_processes if p.pid not in mine][:2]
     for mount in case.incident.mounts:
         if cause == "host.shm-exhausted" and mount.path == "/dev/shm":
             spots.append(mount.spot)

@@ -102,7 +102,7 @@ def _admissible(case: Case, event: Event) -> bool:
 def _crash(case: Case) -> Iterator[Candidate]:
     """Native crashes: the kernel's segfault line, a SIGSEGV exit, a heap that glibc found broken."""
     kernel = [e for e in case.of("kernel-segv", "kernel-trap") if _crash_of_job(case, e)]
-    texts = [e for e in case.of("exit-segv", "exit-heap", "exit-sigill", "dl-segv") if not e.handled]
+    texts = [e for e in case.of("exit-segv", "exit-heap", "exit-sigill", "exit-terminate", "dl-segv") if not e.handled]
     exits = [r for r in case.incident.ranks.values() if r.exit_code in (-11, 139, -4, 132)]
     if not (kernel or texts or exits):
         return

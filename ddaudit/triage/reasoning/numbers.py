@@ -20,8 +20,10 @@ SPIKE_RATIO, SPIKE_ABSOLUTE, SPIKE_STEPS = 1.5, 1.0, 5
 def judge(case: Case) -> Iterator[Candidate]:
     """Candidate ``train.nan-loss`` from the losses themselves."""
     losses = [s for s in case.incident.steps if s.loss is not None]
-    bad = [s for s in losses if not math.isfinite(s.loss or 0.0)]
     lines = [e for e in case.of("nan-loss", "loss-scale") if not e.handled]
+    # Frameworks that print a loss of 0 beside a NaN gradient hide it well.
+    nan_lines = {(e.spot.file, e.spot.line) for e in lines if "nan" in e.spot.text.lower()}
+    bad = [s for s in losses if not math.isfinite(s.loss or 0.0) or (s.spot.file, s.spot.line) in nan_lines]
     tail = bool(losses) and all(s in bad for s in losses[-2:])
     if len(bad) >= MANY or (bad and tail) or (len(lines) >= MANY and not losses):
         first = min(bad, key=lambda s: (s.spot.file, s.spot.line), default=None)
