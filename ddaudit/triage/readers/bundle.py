@@ -25,8 +25,10 @@ __all__ = ["Bundle", "read_bundle"]
 #: Structured forms (tables, dumps) are read whole; nothing of the kind is larger.
 MAX_STRUCTURED_BYTES = 32 << 20
 #: Bytes over the whole bundle whose lines are read as training steps, shared among its files.
-STEP_BYTES = 8 << 20
-STEP_MIN, STEP_MAX = 16 << 10, 4 << 20
+STEP_BYTES = 4 << 20
+STEP_MIN, STEP_MAX = 4 << 10, 4 << 20
+#: Lines at either end of a file that are read for the time it spans.
+ENDS = 20
 #: Of a binary file only this much is skimmed.
 MAX_BINARY_BYTES = 4 << 20
 
@@ -96,7 +98,7 @@ class Bundle:
             for hit in scan_block(block, state):
                 log.take(hit)
             block = next(parts, b"")
-        for hit in state.late:
+        for hit in state.last():
             log.take(hit)
         if not kernel:
             self._steps(steps, log, file.name)
@@ -197,10 +199,10 @@ class _StepSampler:
                         yield before + offset, piece
 
     def ends(self) -> Iterator[tuple[int, bytes]]:
-        """The first and the last 60 lines kept, for the times that a file spans."""
-        kept = deque(self.lines(), maxlen=60)
+        """The first and the last lines kept, for the times that a file spans."""
+        kept = deque(self.lines(), maxlen=ENDS)
         for count, pair in enumerate(self.lines()):
-            if count >= 60:
+            if count >= ENDS:
                 break
             yield pair
         yield from kept

@@ -47,45 +47,52 @@ class LineHits:
     matcher: Matcher
     lines: int = 0
     seen: dict[int, int] = field(default_factory=dict)
-    late: deque[Hit] = field(default_factory=lambda: deque(maxlen=TAIL))
+    late: deque[tuple[bytes, int, list[tuple[int, int]]]] = field(default_factory=deque)
+
+    def last(self) -> Iterator[Hit]:
+        """The last TAIL hits of literals that had become common."""
+        left = sum(len(places) for _, _, places in self.late) - TAIL
+        for block, lines, places in self.late:
+            skip, left = max(0, left), left - len(places)
+            yield from _hits(block, lines, places[skip:])
 
 
 def scan_block(block: bytes, state: LineHits) -> Iterator[Hit]:
-    """Yields the hits of one block of whole lines, in order; moves repeated ones to ``state.late``."""
+    """Yields the hits of one block of whole lines, in order; those of common literals wait in ``state.late``."""
     if b"\x1b[" in block:
         block = _ANSI.sub(b"", block)
-    counted = start = 0
-    number = state.lines + 1
-    current: Hit | None = None
+    rare: list[tuple[int, int]] = []
+    common: list[tuple[int, int]] = []
     for literal, at, _ in state.matcher.find(block):
+        count = state.seen[literal] = state.seen.get(literal, 0) + 1
+        (rare if count <= FRONT else common).append((literal, at))
+    yield from _hits(block, state.lines, rare)
+    if common:
+        state.late.append((block, state.lines, common[-TAIL:]))
+        while sum(len(places) for _, _, places in state.late) - len(state.late[0][2]) >= TAIL:
+            state.late.popleft()
+    state.lines += block.count(b"\n") or 1
+
+
+def _hits(block: bytes, lines_before: int, places: list[tuple[int, int]]) -> Iterator[Hit]:
+    """One hit a line; ``places`` are (literal, offset) in order."""
+    counted = 0
+    number = lines_before + 1
+    current: Hit | None = None
+    for literal, at in places:
         if current is not None and at <= current.end:
             current.literals.add(literal)
             continue
-        if current is not None and (ready := _sort(current, state)):
-            yield ready
+        if current is not None:
+            yield current
         start = block.rfind(b"\n", 0, at) + 1
         end = block.find(b"\n", at)
         end = len(block) if end < 0 else end
         number += block.count(b"\n", counted, start)
         counted = start
         current = Hit(number, _segment(block, start, end, at), {literal}, block, end)
-    if current is not None and (ready := _sort(current, state)):
-        yield ready
-    state.lines += block.count(b"\n") or 1
-
-
-def _sort(hit: Hit, state: LineHits) -> Hit | None:
-    """The hit itself while one of its literals is still rare; otherwise it waits among the last ones."""
-    rare = False
-    for literal in hit.literals:
-        count = state.seen[literal] = state.seen.get(literal, 0) + 1
-        rare = rare or count <= FRONT
-    if rare:
-        return hit
-    hit.block = hit.block[hit.end - len(hit.raw) : hit.end + 65536]
-    hit.end = len(hit.raw)
-    state.late.append(hit)
-    return None
+    if current is not None:
+        yield current
 
 
 def _segment(block: bytes, start: int, end: int, at: int) -> bytes:

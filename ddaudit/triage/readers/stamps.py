@@ -12,7 +12,7 @@ __all__ = ["Calendar", "find_stamp", "year_in"]
 
 MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 #: A line's own time stands near its start; a date further in is part of the message.
-LOOK = 160
+LOOK = 110
 
 _ISO = re.compile(
     r"(?<!\d)(?P<y>\d{4})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T _](?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d)"
@@ -44,13 +44,17 @@ class Calendar:
     def __init__(self, year: int | None = None) -> None:
         self.year = year or 2000
         self.day: tuple[int, int, int] | None = None
+        self._forms = [_ISO, _ASCTIME, _GLOG, _US, _SYSLOG, _CLOCK]
 
     def read(self, text: str) -> Stamp | None:
         """The first moment in the first characters of a line."""
         head = text[:LOOK]
-        for pattern in (_ISO, _ASCTIME, _GLOG, _US, _SYSLOG, _CLOCK):
+        for index, pattern in enumerate(self._forms):
             found = pattern.search(head)
             if found and (stamp := self._stamp(found.groupdict())):
+                if index > 1 and pattern is not _CLOCK:
+                    # A file keeps to its form: the one that matched is tried sooner. A bare clock time stays last.
+                    self._forms.insert(1, self._forms.pop(index))
                 return stamp
         return None
 
