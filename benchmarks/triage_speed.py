@@ -19,18 +19,21 @@ from pathlib import Path
 NOISE = (
     "[2026-03-10 10:{m:02d}:{s:02d}] step {n} loss 2.{n} grad_norm 0.31 lr 3.0e-04 tokens/s 41022 mem 61.9GiB\n"
     "n{h:02d}:41{n:03d}:42 [3] NCCL INFO Channel 04/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA\n"
-    "/opt/conda/lib/python3.11/site-packages/torch/utils/data/dataloader.py:617: UserWarning: This DataLoader will create 16\n"
+    "/opt/conda/lib/python3.11/site-packages/torch/utils/data/dataloader.py:617: UserWarning: This DataLoader "
+    "will create 16\n"
     "frame #4: <unknown function> + 0xdc253 (0x7f5f7ae7b7d6 in /lib/x86_64-linux-gnu/libstdc++.so.6)\n"
 )
 TIMEOUT = (
-    "[rank{r}]:[E310 10:40:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation timeout: "
+    "[rank{r}]:[E310 10:40:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective "
+    "operation timeout: "
     "WorkNCCL(SeqNum=771, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600010 milliseconds\n"
     "[rank{r}]:[E310 10:40:00.123456789 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure "
     "detected by watchdog at work sequence id: 771 PG status: last enqueued work: 775, last completed work: 770\n"
 )
 BEHIND = (
     "[rank{r}]:[E310 10:40:01.123456789 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Received a "
-    "dump signal due to a collective timeout from  rank 0. Last enqueued NCCL work: 770, last completed NCCL work: 770.\n"
+    "dump signal due to a collective timeout from  rank 0. Last enqueued NCCL work: 770, last completed NCCL "
+    "work: 770.\n"
 )
 
 
@@ -45,7 +48,8 @@ def big_log(folder: Path, mib: int) -> Path:
     with (folder / "train.log").open("wb") as stream:
         while stream.tell() < mib << 20:
             stream.write(block)
-        stream.write(b"[rank3]: Traceback (most recent call last):\n[rank3]:   File \"t.py\", line 3, in main\n[rank3]: KeyError: 'lr'\n")
+        stream.write(b"[rank3]: Traceback (most recent call last):\n")
+        stream.write(b"[rank3]:   File \"t.py\", line 3, in main\n[rank3]: KeyError: 'lr'\n")
     return folder
 
 
@@ -80,7 +84,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--ranks", type=int, default=1024)
-    parser.add_argument("--folder", type=Path, default=None, help="where the generated logs go (default: a temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="where the generated logs go (default: a temporary folder)"
+    )
     options = parser.parse_args()
     good = True
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
@@ -89,7 +95,10 @@ def main() -> int:
             (root / part).mkdir()
         seconds, peak, found = measure(big_log(root / "big", options.mib))
         rate = options.mib * 1.048576 / seconds
-        print(f"one log of {options.mib} MiB: {seconds:.1f} s, {rate:.0f} MB/s, peak {peak:.0f} MB, {found['cause']} {found['guilty']}")
+        print(
+            f"one log of {options.mib} MiB: {seconds:.1f} s, {rate:.0f} MB/s, peak {peak:.0f} MB, "
+            f"{found['cause']} {found['guilty']}"
+        )
         good &= rate >= 100 and peak <= 300 and found["cause"] == "app.exception"
         seconds, peak, found = measure(many_ranks(root / "ranks", options.ranks))
         print(f"{options.ranks} ranks: {seconds:.1f} s, peak {peak:.0f} MB, {found['cause']} {found['guilty']}")

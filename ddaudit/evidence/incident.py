@@ -285,7 +285,7 @@ class Cited(BaseModel):
 
 
 class Suspect(BaseModel):
-    """A cause that one or more families of evidence argue for. ``why_not`` is None for the one that the precedence chose."""
+    """A cause that one or more families of evidence argue for. ``why_not`` is None for the chosen one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -74,11 +74,8 @@ class Catalogue:
 
     def match(self, text: str) -> list[tuple[Signature, re.Match[str]]]:
         """All signatures that one line matches; the slow way, for single lines."""
-        hits = []
-        for signature in self.signatures:
-            if any(literal in text for literal in signature.find) and (found := signature.regex.search(text)):
-                hits.append((signature, found))
-        return hits
+        near = [s for s in self.signatures if any(literal in text for literal in s.find)]
+        return [(s, found) for s in near if (found := s.regex.search(text))]
 
 
 class Matcher:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ddaudit.evidence.incident import Event, Incident, Raised, Rank, SourceFile, Stack
+from ddaudit.evidence.incident import Event, Incident, Raised, Rank, RankNote, SourceFile, Stack
 from ddaudit.triage.catalogue import Catalogue
 from ddaudit.triage.readers import names
 from ddaudit.triage.readers.bundle import Bundle
@@ -16,6 +17,9 @@ from ddaudit.triage.readers.slurm import expand_hosts
 from ddaudit.triage.timeline import align
 
 __all__ = ["resolve"]
+
+#: Lines about batches and epochs that are kept; a rank says so once an epoch.
+MAX_NOTES = 5000
 
 
 def resolve(bundle: Bundle, catalogue: Catalogue, job: str | None = None) -> Incident:
@@ -31,24 +35,56 @@ def resolve(bundle: Bundle, catalogue: Catalogue, job: str | None = None) -> Inc
     _single_host(gathered, hosts)
     sources = tuple(_with_host(s, hosts, gathered) for s in gathered.sources)
     host_of = {s.path: s.host for s in sources}
-    kind_of = {s.path: s.kind for s in sources}
     who = _Who(gathered, hosts, host_of)
     events = [who.event(e, t, log) for log in bundle.logs for e, t in log.events]
     raised = [_classify(who.raised(r, t, log), catalogue) for log in bundle.logs for r, t in log.raised]
     raised += [_classify(who.raised(r, None, None), catalogue) for r in gathered.raised]
-    incident = Incident(
-        sources=sources, events=tuple(events), raised=tuple(_unique(raised)), ranks=dict(sorted(gathered.ranks.items())),
-        hosts=tuple(hosts), world_size=_world(gathered), collectives=tuple(gathered.collectives), progress=tuple(gathered.progress),
-        stacks=tuple(who.stack_hosts()), processes=tuple(replace(p, host=p.host or host_of.get(p.spot.file)) for p in gathered.processes),
-        gpus=tuple(replace(g, host=_gpu_host(g.spots, host_of) or g.host) for g in gathered.gpus), gpu_processes=tuple(replace(p, host=host_of.get(p.spot.file) or p.host) for p in gathered.gpu_processes),
-        jobs=tuple(gathered.jobs), job=main_job,
-        steps=tuple(gathered.steps), rank_times=tuple(gathered.rank_times),
-        mounts=tuple(replace(m, host=m.host or host_of.get(m.spot.file)) for m in gathered.mounts), finished=gathered.finished,
-        versions={w: dict(v) for w, v in gathered.versions.items()}, addresses=dict(gathered.addresses), notes=tuple(gathered.notes),
-        listed_hosts=tuple(_listed(gathered, main_job)), rank_notes=tuple(replace(n, rank=n.rank if n.rank is not None else number) for n, number, file in gathered.rank_notes[:5000] if kind_of.get(file) == "log"),
-        adapters=frozenset(gathered.adapters), whole_logs=_whole_logs(bundle),
-    )  # fmt: skip
+    facts = _read_facts(gathered, host_of)
+    incident = replace(
+        facts,
+        sources=sources,
+        events=tuple(events),
+        raised=tuple(_unique(raised)),
+        hosts=tuple(hosts),
+        job=main_job,
+        stacks=tuple(who.stack_hosts()),
+        listed_hosts=tuple(_listed(gathered, main_job)),
+        rank_notes=tuple(_notes(gathered, sources)),
+        whole_logs=_whole_logs(bundle),
+    )
     return align(incident, [(log.slurm_clock, log.log_clock) for log in bundle.logs])
+
+
+def _read_facts(gathered: Gathered, host_of: Mapping[str, str | None]) -> Incident:
+    """Facts that need no more than their file's host."""
+    processes = tuple(replace(p, host=p.host or host_of.get(p.spot.file)) for p in gathered.processes)
+    gpu_processes = tuple(replace(p, host=host_of.get(p.spot.file) or p.host) for p in gathered.gpu_processes)
+    return Incident(
+        ranks=dict(sorted(gathered.ranks.items())),
+        world_size=_world(gathered),
+        collectives=tuple(gathered.collectives),
+        progress=tuple(gathered.progress),
+        processes=processes,
+        gpus=tuple(replace(g, host=_gpu_host(g.spots, host_of) or g.host) for g in gathered.gpus),
+        gpu_processes=gpu_processes,
+        jobs=tuple(gathered.jobs),
+        steps=tuple(gathered.steps),
+        rank_times=tuple(gathered.rank_times),
+        mounts=tuple(replace(m, host=m.host or host_of.get(m.spot.file)) for m in gathered.mounts),
+        finished=gathered.finished,
+        versions={what: dict(values) for what, values in gathered.versions.items()},
+        addresses=dict(gathered.addresses),
+        adapters=frozenset(gathered.adapters),
+        notes=tuple(gathered.notes),
+    )
+
+
+def _notes(gathered: Gathered, sources: Sequence[SourceFile]) -> Iterator[RankNote]:
+    """What ranks say of their batches, in logs only: a stack or a table says nothing of the kind."""
+    logs = {s.path for s in sources if s.kind == "log"}
+    for note, number, file in gathered.rank_notes[:MAX_NOTES]:
+        if file in logs:
+            yield replace(note, rank=note.rank if note.rank is not None else number)
 
 
 def _main_job(gathered: Gathered, bundle: Bundle) -> str | None:
@@ -235,7 +271,7 @@ class _Who:
         return stacks
 
 
-def _gpu_host(spots: object, host_of: dict[str, str | None]) -> str | None:
+def _gpu_host(spots: object, host_of: Mapping[str, str | None]) -> str | None:
     first = next(iter(spots.values()), None) if isinstance(spots, dict) else None
     return host_of.get(first.file) if first is not None else None
 
@@ -252,7 +288,7 @@ def _classify(raised: Raised, catalogue: Catalogue) -> Raised:
 
 
 def _unique(raised: list[Raised]) -> list[Raised]:
-    """Joins repeats of one exception by one rank (banner, error file and log say the same); keeps where else it stands."""
+    """Joins repeats of one exception by one rank (banner, error file and log); keeps where else it stands."""
     kept: dict[tuple[object, ...], Raised] = {}
     for item in sorted(raised, key=lambda r: (r.spot.file.endswith("error.json"), r.spot.file, r.spot.line)):
         key = (item.kind.split(".")[-1], item.message[:200], item.rank, item.host if item.rank is None else None)

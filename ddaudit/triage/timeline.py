@@ -1,7 +1,6 @@
 """One clock for all sources: the job's window, when it broke, and how job time relates to host time.
 
-Offsets are found from pairs of stamps that mean the same moment (Slurm's ``CANCELLED AT`` beside the job's own lines, an
-error file's Unix time beside its traceback). Without such a pair equal clocks are assumed first.
+Offsets are found from pairs of stamps of one moment: Slurm's ``CANCELLED AT`` beside the job's own lines.
 """
 
 from __future__ import annotations

@@ -27,7 +27,28 @@ BLOCK_BYTES = 1 << 20
 #: A line longer than this is cut into pieces: no log writer makes such lines, only binary data does.
 MAX_LINE_BYTES = 4 << 20
 SKIP_SUFFIXES = frozenset(
-    ".pt .pth .bin .safetensors .distcp .h5 .npy .npz .parquet .arrow .png .jpg .jpeg .gif .so .whl .zip .tar .tgz .pdf".split()
+    [
+        ".pt",
+        ".pth",
+        ".bin",
+        ".safetensors",
+        ".distcp",
+        ".h5",
+        ".npy",
+        ".npz",
+        ".parquet",
+        ".arrow",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".so",
+        ".whl",
+        ".zip",
+        ".tar",
+        ".tgz",
+        ".pdf",
+    ]
 )
 
 

@@ -18,7 +18,7 @@ __all__ = ["Line", "LineReader", "strip_ansi"]
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
-#: Label forms by the kind of character they start with: trying a third of them per character makes reading twice as fast.
+#: Label forms by the kind of character they start with: trying only those makes reading twice as fast.
 _FORMS = {
     "[": (
         r"\[pod/(?P<host>[\w.-]+)/[\w.-]+\] ",
@@ -54,7 +54,10 @@ def _kind(character: str) -> str:
     return "0" if character.isdigit() else "a" if character.isalpha() else character
 
 
-_NOT_HOSTS = re.compile(r"(?:step|epoch|rank|iter|iteration|frame|worker|gpu|layer|batch|task|it|proc|thread|part|shard)[_-]?\d+$", re.IGNORECASE)
+_NOT_HOSTS = re.compile(
+    r"(?:step|epoch|rank|iter|iteration|frame|worker|gpu|layer|batch|task|it|proc|thread|part|shard)[_-]?\d+$",
+    re.IGNORECASE,
+)
 _RANK_TEXT = re.compile(
     r"(?:^|[\s\[({|,'\"])(?:global[_ -]?)?[Rr](?:ank|ANK)(?:['\"]?[ :=#]{1,3}|(?=\d))(?P<rank>\d{1,5})(?![\d.])"
 )
@@ -68,7 +71,7 @@ def strip_ansi(text: str) -> str:
 
 
 def _unwrap(raw: bytes) -> bytes:
-    """The line inside docker's json-file form ``{"log": "...", "stream": "stderr", "time": "..."}``, its time in front."""
+    """The line inside docker's json-file form ``{"log": "...", "time": "..."}``, with its time in front."""
     if not raw.startswith(b'{"log":'):
         return raw
     try:
@@ -80,7 +83,7 @@ def _unwrap(raw: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Line:
-    """A line split into who, when and what. ``task`` is srun's label: a rank or a node, which the whole file decides."""
+    """A line split into who, when and what. ``task`` is srun's label: a rank or a node; the whole file decides."""
 
     number: int
     text: str

@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePath
 
-__all__ = ["host_candidates", "host_in", "job_in", "like_named", "local_rank_in", "looks_kernel", "numbered_ranks", "rank_in"]
+__all__ = [
+    "host_candidates",
+    "host_in",
+    "job_in",
+    "like_named",
+    "local_rank_in",
+    "looks_kernel",
+    "numbered_ranks",
+    "rank_in",
+]
 
 _RANK = re.compile(r"(?i)(?:^|[^a-z])(?:global[_-]?)?rank[_-]?0*(?P<rank>\d{1,5})(?!\d)")
 _ELASTIC = re.compile(r"(?:^|/)attempt_\d+/(?P<local>\d+)/(?:std(?:out|err)\.log|error\.json)$")
@@ -15,13 +24,18 @@ _NUMBERED = re.compile(
 )
 _KERNEL = re.compile(r"(?i)(?:dmesg|kern(?:el)?[._-]|kern\.log|syslog|messages|journal|console|conman|kmsg)")
 _HOST_FILE = re.compile(
-    r"(?i)(?:^|[._ -])(?:dmesg|kern|kernel|nvidia|smi|nvsmi|syslog|messages|console|conman|ibstat|ps|ss|netstat|lsof|df|free|journal(?:ctl)?"
-    r"|pyspy|spy|sel|bmc|ipmi|lspci|gdb|stack|stacks|top|mount|ls|ethtool|systemctl|fabricmanager|ldd|uptime)(?=$|[._ -])"
+    r"(?i)(?:^|[._ -])(?:dmesg|kern|kernel|nvidia|smi|nvsmi|syslog|messages|console|conman|ibstat|ps|ss|netstat"
+    r"|lsof|df|free|journal(?:ctl)?"
+    r"|pyspy|spy|sel|bmc|ipmi|lspci|gdb|stack|stacks|top|mount|ls|ethtool|systemctl|fabricmanager|ldd"
+    r"|uptime)(?=$|[._ -])"
 )
 _JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(?P<job>\d{3,12})")
 _WORDS = re.compile(
-    r"(?i)(?:^|[._ -])(?:dmesg|kern(?:el)?|log|logs|txt|out|err|nvidia|smi|nvsmi|q|T|syslog|messages|console|conman|ibstat|ibdev|ps|df|free"
-    r"|journal(?:ctl)?|kubectl|pyspy|py|spy|sel|bmc|ipmi|lspci|stack|stacks|gdb|rank\d+|worker\d+|gz|xz|zst|all|tail|excerpt|before|after|iso|lspci|top|mount|ls|ss|netstat|lsof|uptime|sysfs|ethtool|fabricmanager|systemctl|ldd|env|pip|freeze)(?=$|[._ -])"
+    r"(?i)(?:^|[._ -])(?:dmesg|kern(?:el)?|log|logs|txt|out|err|nvidia|smi|nvsmi|q|T|syslog|messages|console"
+    r"|conman|ibstat|ibdev|ps|df|free"
+    r"|journal(?:ctl)?|kubectl|pyspy|py|spy|sel|bmc|ipmi|lspci|stack|stacks|gdb|rank\d+|worker\d+|gz|xz|zst|all"
+    r"|tail|excerpt|before|after|iso|lspci|top|mount|ls|ss|netstat|lsof|uptime|sysfs|ethtool|fabricmanager"
+    r"|systemctl|ldd|env|pip|freeze)(?=$|[._ -])"
 )
 
 

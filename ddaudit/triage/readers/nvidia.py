@@ -63,7 +63,7 @@ def read_smi(text: str, name: str, host: str | None) -> list[Gpu]:
 
 
 def read_csv(text: str, name: str, host: str | None) -> list[Gpu]:
-    """GPUs of ``nvidia-smi --query-gpu=... --format=csv``; a header with ``pci.bus_id`` or ``index`` names the columns."""
+    """GPUs of ``nvidia-smi --query-gpu=... --format=csv``; a header with ``pci.bus_id`` or ``index`` names columns."""
     gpus: list[Gpu] = []
     columns: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -82,7 +82,7 @@ def read_csv(text: str, name: str, host: str | None) -> list[Gpu]:
 
 
 def read_processes(text: str, name: str, host: str | None) -> list[GpuProcess]:
-    """The process table of plain ``nvidia-smi`` and the rows of ``--query-compute-apps=pid,process_name,used_memory``."""
+    """The process table of plain ``nvidia-smi``, and ``--query-compute-apps=pid,process_name,used_memory``."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         if row := _PROCESS.match(line):

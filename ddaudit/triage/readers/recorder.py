@@ -1,6 +1,6 @@
-"""Flight Recorder dumps, pickled or JSON, NCCL or gloo. Pickles are interpreted by the inert reader, never loaded.
+"""Flight Recorder dumps, pickled or JSON, NCCL or gloo. The inert reader interprets pickles; nothing loads them.
 
-gloo entries stay ``scheduled`` for ever (only their creation time is recorded), so for gloo only order and number count.
+gloo entries stay ``scheduled`` for ever (only their creation time is recorded), so order and number count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slurm's own words: sacct tables (columns or ``|``), scontrol show job and node; and host lists like ``n[01-03,7]``."""
+"""Slurm's own words: sacct tables (columns or ``|``), scontrol show job and node; host lists like ``n[01-03,7]``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ def expand_hosts(text: str) -> list[str]:
             low, _, high = part.partition("-")
             width = len(low)
             last = int(high or low) if low else 0
-            for n in range(int(low), min(last, int(low) + MAX_HOSTS) + 1) if low else [None]:
-                hosts.append(f"{found['stem']}{'' if n is None else str(n).zfill(width)}{found['tail']}")
+            numbers = range(int(low), min(last, int(low) + MAX_HOSTS) + 1) if low else [None]
+            hosts += [f"{found['stem']}{'' if n is None else str(n).zfill(width)}{found['tail']}" for n in numbers]
+        if len(hosts) > MAX_HOSTS:
+            break
     return hosts
 
 

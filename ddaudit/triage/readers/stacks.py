@@ -30,7 +30,8 @@ def looks_like_stacks(text: str) -> bool:
     """True when a text holds thread headers of a known form."""
     return bool(
         re.search(
-            r"(?m)^(?:Process \d+: |Thread \d+ \((?:idle|active)|(?:Current t|T)hread 0x[0-9a-f]+.*call first|Thread \d+ \(.*LWP )",
+            r"(?m)^(?:Process \d+: |Thread \d+ \((?:idle|active)|(?:Current t|T)hread 0x[0-9a-f]+.*call first"
+            r"|Thread \d+ \(.*LWP )",
             text,
         )
     )
@@ -82,7 +83,7 @@ def _stack(
     *,
     first: bool,
 ) -> Stack:
-    rank, host, pid, command = who
+    rank, host, pid, _ = who
     g = head.groupdict()
     thread = g.get("name") or ("MainThread" if g.get("current") == "Current t" or first else "")
     names = tuple(f for f, _ in frames)

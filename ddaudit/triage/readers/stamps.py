@@ -10,7 +10,9 @@ from ddaudit.evidence.incident import Stamp
 
 __all__ = ["Calendar", "find_stamp", "year_in"]
 
-MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+MONTHS = {
+    m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
 #: A line's own time stands near its start; a date further in is part of the message.
 LOOK = 110
 

@@ -21,18 +21,22 @@ _BAR = re.compile(
 )
 _LOSS = re.compile(rf"(?i)\b(?:lm |train[_ /]?|total[_ ])?loss['\"]?[ :=|]{{1,4}}(?P<loss>{_NUMBER})")
 _TIME = re.compile(
-    r"(?i)(?:step[_ ]?time|iter(?:ation)?[_ ]?time|time[_ ]per[_ ](?:step|iter\w*)|elapsed time per iteration(?: \((?P<u0>ms|s)\))?"
+    r"(?i)(?:step[_ ]?time|iter(?:ation)?[_ ]?time|time[_ ]per[_ ](?:step|iter\w*)"
+    r"|elapsed time per iteration(?: \((?P<u0>ms|s)\))?"
     r"|elapsed|\bdt|batch[_ ]?time|step_s|duration|time/(?:step|iter))['\"]?[ :=|]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)?\b"
 )
 _RATE = re.compile(r"(?P<t>[\d.]+) ?(?P<u>ms|s)/(?:it|step|iter|batch)\b")
 _DATA = re.compile(
-    r"(?i)\b(?:data(?:loader|loading)?|load(?:er|ing)?|input|fetch)[_ -]?(?:time|wait|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
+    r"(?i)\b(?:data(?:loader|loading)?|load(?:er|ing)?|input|fetch)[_ -]?(?:time|wait|ms"
+    r"|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
 )
 _OWN = re.compile(
-    r"(?i)\b(?:compute|gpu|fwd(?:[_+]?bwd)?|forward(?:[_-]?backward)?|fb|h2d|copy|gemm)[_ -]?(?:time|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
+    r"(?i)\b(?:compute|gpu|fwd(?:[_+]?bwd)?|forward(?:[_-]?backward)?|fb|h2d|copy|gemm)[_ -]?(?:time|ms"
+    r"|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
 )
 _OWN_WAIT = re.compile(
-    r"(?i)\b(?:(?:all_?reduce|comm|sync|collective|nccl|grad_?sync)(?:[_ -]?wait)?|wait)[_ -]?(?:time|ms|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
+    r"(?i)\b(?:(?:all_?reduce|comm|sync|collective|nccl|grad_?sync)(?:[_ -]?wait)?|wait)[_ -]?(?:time|ms"
+    r"|s)?['\"]?[ :=]{1,3}(?P<t>[\d.]+) ?(?P<u>ms|s)\b"
 )
 _PAIR = re.compile(r"(?<![\w.:])(?:rank ?|r)?(?P<rank>\d{1,5}) ?[:=] ?(?P<value>\d+(?:\.\d+)?)(?![\d:/-])")
 _WAIT = re.compile(r"(?i)(?:wait|allreduce|all_reduce|comm|sync|nccl)\w*")

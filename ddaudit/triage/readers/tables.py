@@ -41,9 +41,8 @@ def read_df(text: str, name: str, host: str | None, into: Gathered) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         if "Mounted on" in line:
             inodes = "IUse%" in line
-        elif found := re.search(r"\s(?P<use>\d{1,3})%\s+(?P<path>/\S*)\s*$", line):
-            if int(found["use"]) >= 99:
-                into.mounts.append(Mount(found["path"], "inodes" if inodes else "full", host, spot(name, number, line)))
+        elif (found := re.search(r"\s(?P<use>\d{1,3})%\s+(?P<path>/\S*)\s*$", line)) and int(found["use"]) >= 99:
+            into.mounts.append(Mount(found["path"], "inodes" if inodes else "full", host, spot(name, number, line)))
 
 
 def read_quota(text: str, name: str, host: str | None, into: Gathered) -> None:

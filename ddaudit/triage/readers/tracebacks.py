@@ -61,7 +61,11 @@ def _same_writer(head: Line, hit: Hit, reader: LineReader) -> Iterator[Line]:
     want = (head.rank, head.local_rank, head.task)
     for number, raw in hit.following(MAX_LINES):
         line = reader.read(number, raw)
-        if (line.rank, line.local_rank, line.task) == want or (line.body[:1].isspace() and not line.label.strip()):
-            yield line
-        elif want == (None, None, None) and line.label.strip() == "" and line.rank is not None:
+        bare = not line.label.strip()
+        same = (line.rank, line.local_rank, line.task) == want
+        if (
+            same
+            or (bare and line.body[:1].isspace())
+            or (bare and want == (None, None, None) and line.rank is not None)
+        ):
             yield line

@@ -67,7 +67,8 @@ _VICTIM_KINDS = re.compile(
     r"(?:^|\.)(?:DistBackendError|DistNetworkError|DistStoreError|SignalException|ChildFailedError|CalledProcessError|ProcessExitedException|KeyboardInterrupt|SystemExit|ActorDiedError|RayTaskError)$"
 )
 _VICTIM_TEXT = re.compile(
-    r"(?i)NCCL communicator was aborted|NCCL error|Connection (?:closed|reset|refused)|Broken pipe|timed? ?out|Socket Timeout|terminated|process group|process \d+ terminated with"
+    r"(?i)NCCL communicator was aborted|NCCL error|Connection (?:closed|reset|refused)|Broken pipe|timed? ?out"
+    r"|Socket Timeout|terminated|process group|process \d+ terminated with"
 )
 _JOB_COMM = re.compile(r"(?i)^(?:python|pt_|torchrun|ray::|train|accelerate|deepspeed)")
 
@@ -243,7 +244,7 @@ class Case:
         return bool(named and self.incident.job and named[1] != self.incident.job)
 
     def foreign_pid(self, event: Event) -> bool:
-        """True when the job's pids on that host are known and this is none of them (a hint only: containers renumber)."""
+        """True when the job's pids on that host are known and this is none of them (a hint: containers renumber)."""
         pids = {r.pid for r in self.incident.ranks.values() if r.pid and r.host in (None, event.host)}
         return event.pid is not None and bool(pids) and event.pid not in pids
 

@@ -128,7 +128,8 @@ def _undecided(case: Case) -> Candidate:
     cascades = [e for e in case.events if e.role == "cascade" and not e.kernel and e.layer in ("nccl", "torch")]
     if case.failed and not case.blind:
         peers = sorted({e.fields["peer"].split("<")[0] for e in cascades if e.fields.get("peer")})
-        why = f"ranks lost a peer{f' ({peers[0]})' if len(peers) == 1 else ''}, and nothing in the bundle shows what happened to it"
+        named = f" ({peers[0]})" if len(peers) == 1 else ""
+        why = f"ranks lost a peer{named}, and nothing in the bundle shows what happened to it"
         wanted = tuple(f"log, kernel log and scheduler state of {p}" for p in peers[:4]) + _missing_logs(case)
         spots = cite(
             (e.spot for e in cascades if e.fields.get("peer")),

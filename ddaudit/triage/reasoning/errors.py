@@ -22,7 +22,8 @@ _DATA = re.compile(
     r"(?i)data/_utils/(?:fetch|worker|collate)|__getitem__|webdataset|datasets?/|dataset\.py|collate|decode"
 )
 _BAD_DATA = re.compile(
-    r"(?i)decod|corrupt|truncat|malformed|premature|checksum|bad magic|\bcrc\b|not a valid|unrecognized data|invalid (?:data|header|image|jpeg|png|file)|inflate|damaged"
+    r"(?i)decod|corrupt|truncat|malformed|premature|checksum|bad magic|\bcrc\b|not a valid|unrecognized data"
+    r"|invalid (?:data|header|image|jpeg|png|file)|inflate|damaged"
 )
 _SIZE = re.compile(r"(?P<n>[\d.]+) (?P<u>[KMGT]i?B|bytes)")
 _UNITS = {
@@ -39,6 +40,7 @@ _UNITS = {
 #: Share of the GPU's memory that must be in other hands before the OOM is theirs and not the rank's.
 FOREIGN_SHARE = 0.15
 FOREIGN_MIB = 4096
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount's name, not a place to write
 _ELSEWHERE = ("collective.", "net.", "rdzv.", "env.", "data.uneven-shards")
 _STORAGE = ("storage.quota-exceeded", "storage.disk-full", "host.shm-exhausted", "host.fd-limit", "host.process-limit")
 
@@ -104,12 +106,12 @@ def _by_place(raised: Raised, frames: str) -> str:
 
 
 def _full(case: Case) -> bool:
-    return any(m.kind in ("full", "inodes") and m.path != "/dev/shm" for m in case.incident.mounts)
+    return any(m.kind in ("full", "inodes") and m.path != SHARED_MEMORY for m in case.incident.mounts)
 
 
 def _lost_worker(case: Case) -> str:
     """A loader worker died without a word: what the rest of the bundle says about it."""
-    if any(m.path == "/dev/shm" for m in case.incident.mounts) or case.of("dl-shm", "dl-bus", "exit-bus"):
+    if any(m.path == SHARED_MEMORY for m in case.incident.mounts) or case.of("dl-shm", "dl-bus", "exit-bus"):
         return "host.shm-exhausted"
     if case.of("oom-killed", "oom-kill", "dl-killed"):
         return "host.oom-killed"
@@ -173,8 +175,8 @@ def _candidate(case: Case, cause: str, items: Sequence[Raised]) -> Candidate:
     inner = next(
         (f for f in first.frames if "site-packages" not in f and "dist-packages" not in f and "/torch/" not in f), ""
     )
-    why = f"{'rank ' + str(rank) if rank is not None else 'a rank' if len(items) == 1 else f'{len(items)} ranks'} raised {what}"
-    why += f" at {inner}" if inner else ""
+    who = f"rank {rank}" if rank is not None else "a rank" if len(items) == 1 else f"{len(items)} ranks"
+    why = f"{who} raised {what}" + (f" at {inner}" if inner else "")
     thread = f" in thread {first.thread}: the rank lived on and never told the others" if first.thread else ""
     spots = cite(
         [first.spot, *first.also[:3]], (r.spot for r in ordered[:3]), _related(case, cause, rank), _exit(case, rank)
@@ -207,9 +209,10 @@ def _related(case: Case, cause: str, rank: int | None) -> list[Spot]:
         mine = {r.pid for r in case.incident.ranks.values()}
         spots += [p.spot for p in case.incident.gpu_processes if p.pid not in mine][:2]
     for mount in case.incident.mounts:
-        if cause == "host.shm-exhausted" and mount.path == "/dev/shm":
-            spots.append(mount.spot)
-        elif cause in ("storage.disk-full", "storage.quota-exceeded"):
+        if (cause == "host.shm-exhausted" and mount.path == SHARED_MEMORY) or cause in (
+            "storage.disk-full",
+            "storage.quota-exceeded",
+        ):
             spots.append(mount.spot)
     return spots
 
@@ -276,9 +279,8 @@ def _plain(case: Case, have: set[str]) -> Iterator[Candidate]:
             and event.cause not in have
             and not event.cause.startswith((*_ELSEWHERE, "host.oom", "app.segfault"))
             and event.cause
-        ):
-            if event.spot.line not in lines:
-                groups.setdefault(event.cause, []).append(event)
+        ) and event.spot.line not in lines:
+            groups.setdefault(event.cause, []).append(event)
     for cause, items in groups.items():
         if cause == "gpu.oom" and foreign_memory(items[0].spot.text, case):
             cause = "gpu.memory-held-by-other-process"

@@ -14,11 +14,15 @@ from ddaudit.triage.reasoning.waiting import Absent, absent, odd_ones
 __all__ = ["judge"]
 
 _EPOCH_END = re.compile(
-    r"(?i)\b(?:end of epoch|epoch \d+ (?:done|finished|end|over|complete)\w*|(?:finished|completed|done with) epoch|epoch_end|end_epoch|StopIteration|(?:loader|iterator|dataset|data) (?:is )?exhausted|no more (?:batches|data|samples))\b"
+    r"(?i)\b(?:end of epoch|epoch \d+ (?:done|finished|end|over|complete)\w*|(?:finished|completed"
+    r"|done with) epoch|epoch_end|end_epoch|StopIteration|(?:loader|iterator|dataset|data) (?:is )?exhausted"
+    r"|no more (?:batches|data|samples))\b"
 )
 _BATCHES = re.compile(
-    r"(?i)(?:(?P<n>\d{1,9}) (?:train(?:ing)? )?(?:batches|samples|shards|examples|minibatches|iterations|steps) (?:this|per|in|for|of)? ?(?:the |this )?(?:epoch|loader|rank|dataset)?"
-    r"|(?:len\((?:train_?)?(?:loader|dataloader|dl|dataset)\)|num_?batches|n_?batches|batches(?: per epoch)?|num_?samples|dataset size|shard size)[ =:]{1,3}(?P<m>\d{1,9})"
+    r"(?i)(?:(?P<n>\d{1,9}) (?:train(?:ing)? )?(?:batches|samples|shards|examples|minibatches|iterations"
+    r"|steps) (?:this|per|in|for|of)? ?(?:the |this )?(?:epoch|loader|rank|dataset)?"
+    r"|(?:len\((?:train_?)?(?:loader|dataloader|dl|dataset)\)|num_?batches|n_?batches|batches(?: per epoch)?"
+    r"|num_?samples|dataset size|shard size)[ =:]{1,3}(?P<m>\d{1,9})"
     r"|after (?P<k>\d{1,9}) (?:batches|iterations|steps))"
 )
 
@@ -205,7 +209,8 @@ def _uneven(case: Case) -> Candidate | None:
         and odd_ones(case) is None
     ):
         return None
-    why = f"{'rank ' + str(rank) if rank is not None else f'ranks {odd}'} has {counts[odd[0]][0]} batches, the others {common}"
+    who = f"rank {rank} has" if rank is not None else f"ranks {odd} have"
+    why = f"{who} {counts[odd[0]][0]} batches, the others {common}"
     others = [s for r, (_, s) in counts.items() if r not in odd]
     return Candidate(
         "data.uneven-shards",
@@ -226,7 +231,8 @@ def _epoch_over(case: Case) -> Candidate | None:
     if not ended or 2 * len(ended) >= len(ended) + len(waited) or not waited:
         return None
     rank = next(iter(ended)) if len(ended) == 1 else None
-    why = f"{'rank ' + str(rank) if rank is not None else f'ranks {sorted(ended)}'} had ended the epoch while the others were still in it"
+    who = f"rank {rank}" if rank is not None else f"ranks {sorted(ended)}"
+    why = f"{who} had ended the epoch while the others were still in it"
     waits = [case.timeouts[r].spot for r in sorted(waited)[:2]]
     return Candidate("data.uneven-shards", Tier.OWN_ERROR, why, cite(ended.values(), waits), rank, case.host_of(rank))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddaudit.evidence.incident import Event, Gpu, Raised, Rank, Spot
+from ddaudit.evidence.incident import Event, Gpu, Rank, Spot
 from ddaudit.triage.readers.nvidia import bdf
 from ddaudit.triage.reasoning.case import Candidate, Case, Confidence, Tier, cite
 
@@ -184,41 +184,28 @@ def _smi_spots(gpu: Gpu | None) -> list[Spot]:
     return [s for k, s in gpu.spots.items() if k.endswith(wanted) and gpu.values[k] not in ("No", "0", "N/A", "")]
 
 
+_COMPLAINTS = (
+    *("nccl-ib-completion", "nccl-ib-async", "nccl-remote", "nccl-timedout", "nccl-closed"),
+    *("ofi-completion", "gloo-closed"),
+)
+
+
 def _link(case: Case) -> Iterator[Candidate]:
     """A port that went down while ranks complained about the network."""
-    complaints = case.of(
-        "nccl-ib-completion",
-        "nccl-ib-async",
-        "nccl-remote",
-        "nccl-timedout",
-        "ofi-completion",
-        "gloo-closed",
-        "nccl-closed",
-    )
-    downs = [e for e in case.events if e.cause == "net.ib-link-flap" and e.role == "root" and e.kernel]
-    near = []
-    for event in downs:
-        when = case.when(event)
-        if when == "out" or (when == "maybe" and not complaints):
-            case.reject(event, "outside the job's time: an older event")
-        elif _unused_port(case, event):
-            case.reject(event, "a port that the job does not use")
-        else:
-            near.append(event)
+    complaints = case.of(*_COMPLAINTS)
+    near = _downs(case, bool(complaints))
     asynchronous = case.of("nccl-ib-async")
     if not (near or asynchronous) or not (complaints or asynchronous or case.hung):
         return
     hosts = [e.host for e in near if e.host] or [e.host for e in asynchronous if e.host]
     host = max(set(hosts), key=hosts.count) if hosts else None
-    blamed = _blamed(case)
-    if blamed and blamed in case.incident.hosts and host is None:
-        host = blamed
     first = next((e for e in near if e.host == host), next(iter(asynchronous), None))
     assert first is not None
     device = first.fields.get("hca")
     rank = next((e.rank for e in asynchronous if e.rank is not None and e.host == host), None)
     rank = rank if rank is not None and len(case.ranks_on(host)) <= 1 else case.only_rank(host)
     address = first.fields.get("bdf")
+    device = f"{device} ({address})" if address else device
     counters = [e.spot for e in case.of("ib-counters", "ib-state-down") if e.host == host]
     why = f"port {device or '?'} of {host or 'a host'} went down in the job's time; the others complain about this host"
     spots = cite(
@@ -234,9 +221,25 @@ def _link(case: Case) -> Iterator[Candidate]:
         spots,
         rank,
         host,
-        device=f"{device} ({address})" if address else device,
+        device=device,
         time_s=case.job_time(first),
     )
+
+
+def _downs(case: Case, complaints: bool) -> list[Event]:
+    """Ports that went down in the job's time and that the job uses."""
+    near = []
+    for event in case.events:
+        if event.cause != "net.ib-link-flap" or event.role != "root" or not event.kernel:
+            continue
+        when = case.when(event)
+        if when == "out" or (when == "maybe" and not complaints):
+            case.reject(event, "outside the job's time: an older event")
+        elif _unused_port(case, event):
+            case.reject(event, "a port that the job does not use")
+        else:
+            near.append(event)
+    return near
 
 
 def _unused_port(case: Case, event: Event) -> bool:
@@ -244,22 +247,3 @@ def _unused_port(case: Case, event: Event) -> bool:
     that peers complain about is another one."""
     hca = event.fields.get("hca", "")
     return bool(hca.startswith("mlx5") and case.incident.adapters and hca not in case.incident.adapters)
-
-
-def _blamed(case: Case) -> str | None:
-    """The host that most complaints name."""
-    names = [
-        case.incident.addresses.get(e.fields.get("peer", ""), e.fields.get("peer", ""))
-        for e in case.of("nccl-ib-completion", "nccl-closed")
-    ]
-    names = [n for n in names if n]
-    return max(set(names), key=names.count) if names else None
-
-
-def own_gpu_errors(case: Case) -> list[Raised]:
-    """Exceptions in which CUDA itself reported broken hardware."""
-    return [
-        r
-        for r in case.own
-        if r.cause.startswith("gpu.") and r.cause not in ("gpu.oom", "gpu.memory-held-by-other-process")
-    ]

@@ -45,7 +45,8 @@ def _oom(case: Case) -> Iterator[Candidate]:
     rank = rank if rank is not None else case.only_rank(host)
     place = case.incident.ranks.get(rank) if rank is not None else None
     exits = [place.exit_spot if place else None]
-    why = f"the kernel killed {'rank ' + str(rank) if rank is not None else 'a process of the job'}{f' (pid {pid})' if pid else ''} for memory; the others lost it"
+    who = (f"rank {rank}" if rank is not None else "a process of the job") + (f" (pid {pid})" if pid else "")
+    why = f"the kernel killed {who} for memory; the others lost it"
     times = [t for e in mine if (t := case.job_time(e)) is not None]
     ordered = sorted(mine, key=lambda e: (not e.kernel, e.signature != "oom-killed"))
     spots = cite(

@@ -47,7 +47,7 @@ def _of_the_past(case: Case, event: Event) -> bool:
 
 
 def _only_a_step(event: Event, case: Case) -> bool:
-    """A bare step cancel follows any failed task; only a job's cancel, or one that no failure explains, is a person's."""
+    """A bare step cancel follows any failed task; a job's cancel, or one that no failure explains, is a person's."""
     if event.signature != "sl-cancel" or event.fields.get("what") == "JOB":
         return False
     return bool(case.own or case.failed_exits)

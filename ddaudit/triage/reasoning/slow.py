@@ -241,10 +241,15 @@ def _kernel_link(case: Case, straggler: Straggler | None, slow: bool) -> Iterato
             return
         host = events[0].host or case.host_of(rank)
         yield Candidate(
-            "gpu.pcie-degraded", Tier.SLOW, f"a device of {host or 'a host'} runs below its PCIe capability",
-            cite((e.spot for e in events[:2]), straggler.spots[:2] if straggler else ()), rank, host, gpu=events[0].fields.get("bdf"),
+            "gpu.pcie-degraded",
+            Tier.SLOW,
+            f"a device of {host or 'a host'} runs below its PCIe capability",
+            cite((e.spot for e in events[:2]), straggler.spots[:2] if straggler else ()),
+            rank,
+            host,
+            gpu=events[0].fields.get("bdf"),
             confidence="high" if straggler else "medium",
-        )  # fmt: skip
+        )
 
 
 def _logs(case: Case, straggler: Straggler | None, became: tuple[Spot, float, float] | None) -> Iterator[Candidate]:

@@ -12,14 +12,17 @@ __all__ = ["Doing", "doing", "in_collective", "main_stack"]
 
 _COLLECTIVE = re.compile(
     r"(?i)distributed/distributed_c10d|c10d_logger|_functional_collectives|ProcessGroup|ncclKernel|ncclAllReduce|gloo::|_engine_run_backward"
-    r"|autograd/graph\.py|^(?:barrier|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|all_to_all\w*|monitored_barrier) |work\.wait|cuda/streams\.py|synchronize \(torch/cuda"
+    r"|autograd/graph\.py|^(?:barrier|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|all_to_all\w*"
+    r"|monitored_barrier) |work\.wait|cuda/streams\.py|synchronize \(torch/cuda"
     r"|cudaStreamSynchronize|cudaEventSynchronize|_fsdp_|fully_shard|schedules?\.py|p2p_communication|wait_stream"
 )
 _LOADER = re.compile(
-    r"(?i)_try_get_data|_get_data \(|_next_data|__next__ \(.*(?:dataloader|loader|dataset)|dataloader\.py|prefetch\w* \(|tf/data|dali"
+    r"(?i)_try_get_data|_get_data \(|_next_data|__next__ \(.*(?:dataloader|loader|dataset)|dataloader\.py"
+    r"|prefetch\w* \(|tf/data|dali"
 )
 _LOCK_FILE = re.compile(
-    r"(?i)file_baton|filelock|portalocker|fasteners|lockfile|\bflock\b|lockf|_jit_compile|cpp_extension\.py|acquire_lock \(|soft_?lock|triton/runtime/cache"
+    r"(?i)file_baton|filelock|portalocker|fasteners|lockfile|\bflock\b|lockf|_jit_compile|cpp_extension\.py"
+    r"|acquire_lock \(|soft_?lock|triton/runtime/cache"
 )
 _STORE = re.compile(
     r"(?i)(?:fsync|fdatasync|\bwrite\b|\bread\b|readinto|\bopen\b|os\.stat|listdir|scandir|rename|unlink|_write|_save|save_file|copyfile\w*|pread|pwrite)\b"
@@ -30,10 +33,12 @@ _LOCK = re.compile(
     r"|logging/__init__\.py.*|handle \(logging"
 )
 _CHILD = re.compile(
-    r"(?i)communicate \(subprocess|wait \(subprocess|_try_wait|poll \(multiprocessing|waitpid|join \(multiprocessing|join \(threading|_communicate|wait4"
+    r"(?i)communicate \(subprocess|wait \(subprocess|_try_wait|poll \(multiprocessing|waitpid"
+    r"|join \(multiprocessing|join \(threading|_communicate|wait4"
 )
 _PIPE = re.compile(
-    r"(?i)_recv_bytes|_recv \(multiprocessing|recv \(multiprocessing|get \(multiprocessing/queues|_send \(multiprocessing|put \(queue"
+    r"(?i)_recv_bytes|_recv \(multiprocessing|recv \(multiprocessing|get \(multiprocessing/queues"
+    r"|_send \(multiprocessing|put \(queue"
 )
 _D_STORAGE = re.compile(
     r"(?i)cl_|nfs|rpc|lustre|ptlrpc|gpfs|cxi|fuse|request_wait|io_schedule|wait_on_page|folio|wait_on_buffer|xfs|ext4|ceph|beegfs|vfs|blk|jbd2|osc_|ll_|lock_page|mmfs"
@@ -90,7 +95,7 @@ def doing(case: Case, rank: int) -> Doing | None:
 
 
 def _classify(stack: Stack) -> tuple[int, str, str]:
-    """(depth of the telling frame, cause, words). The innermost telling frame decides, in order of how telling it is."""
+    """(depth of the telling frame, cause, words): the most telling kind of frame decides, the innermost of it."""
     frames = stack.frames
     for pattern, cause, words in (
         (_LOCK_FILE, "app.stale-lock", "waits for a lock file"),

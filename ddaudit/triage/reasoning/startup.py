@@ -1,4 +1,4 @@
-"""The job did not get off the ground: software that differs, a port, a node that is not there, a path that is closed."""
+"""The job did not get off the ground: software that differs, a taken port, a missing node, a closed path."""
 
 from __future__ import annotations
 
@@ -139,51 +139,37 @@ def _port(case: Case) -> Iterator[Candidate]:
     )
 
 
+_COMPLAINTS = (
+    *("nccl-refused", "nccl-noroute", "nccl-timedout", "nccl-nosock", "nccl-system"),
+    *("gloo-mesh", "gloo-iface", "store-connect"),
+)
+
+
 def _interface(case: Case) -> Iterator[Candidate]:
     """A host that announced itself on an interface which reaches nobody, while others use another one."""
-    interfaces = {h: (i, s) for h, (i, s) in case.incident.versions.get("interface", {}).items()}
-    complaints = case.of(
-        "nccl-refused",
-        "nccl-noroute",
-        "nccl-timedout",
-        "gloo-mesh",
-        "store-connect",
-        "nccl-nosock",
-        "gloo-iface",
-        "nccl-system",
-    )
-    local = {h: s for h, (i, s) in interfaces.items() if _LOCAL.match(i)}
+    complaints = case.of(*_COMPLAINTS)
     events = _fatal(case, "net.wrong-interface")
-    mesh = case.of("gloo-mesh")
-    looped = [e for e in (*mesh, *case.of("nccl-refused", "gloo-iface")) if _LOOPBACK.search(e.spot.text)]
+    interfaces = case.incident.versions.get("interface", {})
+    local = {host: spot for host, (name, spot) in interfaces.items() if _LOCAL.match(name)}
+    looped = [e for e in case.of("gloo-mesh", "nccl-refused", "gloo-iface") if _LOOPBACK.search(e.spot.text)]
     if local and (complaints or case.hung or events) and len(case.incident.hosts) > 1:
         host = next(iter(local)) if len(local) == 1 else None
-        why = f"{host or 'hosts'} announced {interfaces[next(iter(local))][0]}, an interface that reaches no other host"
-        yield Candidate(
-            "net.wrong-interface",
-            Tier.OWN_ERROR,
-            why,
-            cite(local.values(), (e.spot for e in (*events, *complaints)[:3])),
-            case.only_rank(host),
-            host,
-        )
+        name = interfaces[next(iter(local))][0]
+        why = f"{host or 'hosts'} announced {name}, an interface that reaches no other host"
+        yield _wrong(case, why, cite(local.values(), (e.spot for e in (*events, *complaints)[:3])), host)
     elif events or looped:
         rank, host = guilty(case, events or looped)
-        rank = case.only_rank(host) if host is not None and rank is None else rank
-        yield Candidate(
-            "net.wrong-interface",
-            Tier.OWN_ERROR,
-            "the named interface does not exist or reaches nobody",
-            cite(e.spot for e in (*events, *looped)[:4]),
-            rank,
-            host,
-        )
+        why = "the named interface does not exist or reaches nobody"
+        yield _wrong(case, why, cite(e.spot for e in (*events, *looped)[:4]), host, rank)
     elif (odd := _odd_subnet(case)) and complaints:
         host, spot = odd
-        yield Candidate(
-            "net.wrong-interface", Tier.OWN_ERROR, f"{host} announced an address of another network than the others",
-            cite([spot], (e.spot for e in complaints[:3])), case.only_rank(host), host,
-        )  # fmt: skip
+        why = f"{host} announced an address of another network than the others"
+        yield _wrong(case, why, cite([spot], (e.spot for e in complaints[:3])), host)
+
+
+def _wrong(case: Case, why: str, spots: tuple[Spot, ...], host: str | None, rank: int | None = None) -> Candidate:
+    rank = case.only_rank(host) if rank is None else rank
+    return Candidate("net.wrong-interface", Tier.OWN_ERROR, why, spots, rank, host)
 
 
 def _odd_subnet(case: Case) -> tuple[str, Spot] | None:
@@ -222,9 +208,14 @@ def _missing_node(case: Case) -> Iterator[Candidate]:
     why = f"{host or 'a node'} never joined: the others waited for it until the time-out"
     ranks = case.ranks_on(host)
     yield Candidate(
-        "rdzv.missing-node", Tier.OWN_ERROR, why, cite((e.spot for e in launch[:3]), (e.spot for e in events[:3]), (e.spot for e in waits[:1])),
-        ranks[0] if len(ranks) == 1 else None, host, confidence="high" if host else "medium",
-    )  # fmt: skip
+        "rdzv.missing-node",
+        Tier.OWN_ERROR,
+        why,
+        cite((e.spot for e in launch[:3]), (e.spot for e in events[:3]), (e.spot for e in waits[:1])),
+        ranks[0] if len(ranks) == 1 else None,
+        host,
+        confidence="high" if host else "medium",
+    )
 
 
 def _unheard(case: Case) -> str | None:
@@ -232,7 +223,7 @@ def _unheard(case: Case) -> str | None:
     heard = {e.host for e in case.events if e.host and not e.kernel} | {
         s.host for s in case.incident.sources if s.host and s.kind in ("log", "stacks")
     }
-    listed = {h for h in case.incident.listed_hosts}
+    listed = set(case.incident.listed_hosts)
     silent = sorted(listed - heard) if heard else []
     return silent[0] if len(silent) == 1 else None
 

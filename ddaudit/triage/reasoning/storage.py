@@ -34,7 +34,8 @@ def judge(case: Case) -> Iterator[Candidate]:
         return  # the rank that did not come runs elsewhere: the file system is not its reason
     rank = rank if rank is not None else case.only_rank(host)
     server = next((e.fields["server"] for e in sure if e.fields.get("server")), None)
-    why = f"{f'server {server}' if server else 'a file system'} does not answer {host or 'several hosts'}; processes sleep in it"
+    what = f"server {server}" if server else "a file system"
+    why = f"{what} does not answer {host or 'several hosts'}; processes sleep in it"
     spots = cite(
         (e.spot for e in sure[:3]),
         (e.spot for e in blocked[:2]),
