@@ -10,11 +10,15 @@ from ddaudit.evidence import (
     CheckpointWritten,
     CommandRun,
     Evidence,
+    HostLoad,
     Job,
+    JobNumbers,
+    JobPlan,
     JsonEvidence,
     LaunchFacts,
     Measure,
     Measures,
+    Neighbour,
     RankOutcome,
     RankPlace,
     Stream,
@@ -22,11 +26,13 @@ from ddaudit.evidence import (
     TrainingTrace,
 )
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
+from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
 from ddaudit.registry import NoParams, check, probe
 
 __all__ = [
+    "EXAMPLE_JOB",
     "SERIES",
     "Array",
     "ArrayEvidence",
@@ -34,7 +40,10 @@ __all__ = [
     "CommandRun",
     "Evidence",
     "Finding",
+    "HostLoad",
     "Job",
+    "JobNumbers",
+    "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
     "Limit",
@@ -42,6 +51,7 @@ __all__ = [
     "Measure",
     "MeasureLimits",
     "Measures",
+    "Neighbour",
     "NoParams",
     "Plant",
     "ProbeContext",

@@ -30,6 +30,7 @@ class Plant:
         build: for probes that read files: called with an empty folder and True for the fault, False for the twin;
             returns further parameters (such as the path it wrote).
         types: labels the row of the self-test matrix, such as the parallelism type.
+        not_applicable: why this fault cannot occur here; the row is shown, and nothing is run.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Plant:
     limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     build: Callable[[Path, bool], Mapping[str, Any]] | None = None
     types: str = ""
+    not_applicable: str = ""
 
     @property
     def expected(self) -> tuple[str, ...]:

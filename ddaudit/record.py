@@ -88,6 +88,10 @@ SPOKESMAN: dict[str, str] = {
 }
 
 
+#: Questions whose PASS takes one check: ticks and warm-up can be right and the rate still not fit the batch.
+DECISIVE: dict[str, str] = {"lr": "lr.matches-batch"}
+
+
 def answers(
     findings: Sequence[Finding], asked: Mapping[str, str], world_sizes: Mapping[str, int] | None = None
 ) -> tuple[Answer, ...]:
@@ -111,7 +115,11 @@ def answers(
                     sizes.get(item[1].step or "", 0),
                 ),
             )[1]
-            result.append(Answer(id=id, status=worst.status, answer=worst.text, findings=tuple(i for i, _ in mine)))
+            status, text = str(worst.status), worst.text
+            decisive = DECISIVE.get(id)
+            if worst.status is Status.PASS and decisive and all(f.check != decisive for _, f in measured):
+                status, text = "not-measured", f"{asked.get(id, decisive)}; right as far as measured: {text}"
+            result.append(Answer(id=id, status=status, answer=text, findings=tuple(i for i, _ in mine)))
         elif id in asked or mine:
             text = asked.get(id) or mine[0][1].text
             result.append(Answer(id=id, status="not-measured", answer=text, findings=tuple(i for i, _ in mine)))

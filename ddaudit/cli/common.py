@@ -47,15 +47,15 @@ def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:
     return loader.load(pack, entries=everything, environment=everything)
 
 
-def parse_params(pairs: Sequence[str]) -> dict[str, str]:
+def parse_params(pairs: Sequence[str], option: str = "-P") -> dict[str, str]:
     """``-P name=value`` words to a mapping; UsageProblem on a word without ``=`` or a name given twice."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UsageProblem(f"-P {pair!r}", expected="name=value")
+            raise UsageProblem(f"{option} {pair!r}", expected="name=value")
         if name in found:
-            raise UsageProblem(f"-P {name} is given twice", fix="keep one")
+            raise UsageProblem(f"{option} {name} is given twice", fix="keep one")
         found[name] = value
     return found
 

@@ -54,7 +54,8 @@ class LiveView:
 
     def step_ended(self, outcome: Outcome, findings: Sequence[Finding]) -> None:
         """Appends the step's line: worst status, seconds, and the first thing that is not right."""
-        worst = max((f.status for f in findings), key=lambda s: s.rank, default=Status.SKIP)
+        measured = [f.status for f in findings if f.status is not Status.SKIP]
+        worst = max(measured, key=lambda s: s.rank, default=Status.SKIP)
         glyph = f"[{worst.value.lower()}]" if self._ascii else worst.glyph
         seconds = f"{outcome.seconds:6.1f} s" if outcome.seconds is not None else "      - "
         told = next((f.text for f in findings if f.status is worst and worst is not Status.PASS), "")

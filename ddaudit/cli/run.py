@@ -30,6 +30,8 @@ FORMATS = ("text", "json", "html", "md", "junit")
 @click.command("run")
 @click.argument("runbook", default="scale-out")
 @click.option("-P", "params", multiple=True, metavar="NAME=VALUE", help="Set a parameter of the runbook.")
+@click.option("--job", metavar="FILE", help="Judge this planned job (job.toml) before a device is touched.")
+@click.option("--job-set", multiple=True, metavar="KEY=VALUE", help="Override a key of the job file (layout.tp=4).")
 @click.option("--only", multiple=True, metavar="GLOB", help="Run these steps and what they need.")
 @click.option("--skip", multiple=True, metavar="GLOB", help="Leave these steps out.")
 @click.option("--start", metavar="STEP", help="Triage runbooks: begin at this step.")
@@ -65,6 +67,8 @@ def command(**options: Any) -> int:
 
     packs = load_packs(options["pack"], options["packs"])
     if options["resume"]:
+        if options["job"] or options["job_set"]:
+            raise UsageProblem("--resume keeps the plan of its run, job file included", fix="drop --job and --job-set")
         session = resume(Path(options["resume"]), packs)
     else:
         session = prepare(
@@ -79,6 +83,8 @@ def command(**options: Any) -> int:
             skip=options["skip"],
             start=options["start"],
             argv=["ddaudit", *sys.argv[1:]],
+            job=options["job"],
+            job_set=parse_params(options["job_set"], "--job-set"),
         )
     if options["dry_run"]:
         return _show_plan(session, options["as_json"])

@@ -96,7 +96,7 @@ def collect(
 ) -> Collected:
     """Runs every distinct plant, twin and reference of ``checks`` once, in ``run_dir``."""
     wanted: dict[str, _Run] = {}
-    for plant in (p for spec in checks for p in spec.plants):
+    for plant in (p for spec in checks for p in spec.plants if not p.not_applicable):
         for run in (_green(plant), _red(plant), _reference(plant)):
             if run is not None:
                 wanted.setdefault(run.key, run)
@@ -153,6 +153,8 @@ def rows(checks: Sequence[CheckSpec], collected: Collected) -> list[Row]:
 
 
 def _row(spec: CheckSpec, plant: Plant, collected: Collected) -> Row:
+    if plant.not_applicable:
+        return Row(spec.id, plant.name, plant.types, plant.ranks, {}, {}, None, None, True, plant.not_applicable)
     red, green = _judge(spec, plant, _red(plant), collected), _judge(spec, plant, _green(plant), collected)
     hit = next((f for f in red if f.bad and f.id in plant.expected), None)
     alarms = [f for f in green if f.bad or f.status is Status.ERROR]

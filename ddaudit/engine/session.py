@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddaudit.engine.facts import collect, count_gpus, pick_device
+from ddaudit.engine.jobs import plan_job
 from ddaudit.engine.journal import Judged, outcomes_from_disk, read_plan
 from ddaudit.engine.outcome import step_findings
 from ddaudit.engine.walk import Options, Walk, Watcher
@@ -51,11 +52,13 @@ def prepare(
     skip: Sequence[str] = (),
     start: str | None = None,
     argv: Sequence[str] = (),
+    job: str | None = None,
+    job_set: Mapping[str, str] | None = None,
 ) -> Session:
-    """Reads the runbook and plans it for this machine. Touches no device and writes nothing.
+    """Reads the runbook, and the job file ``job``, and plans both for this machine. Touches no device, writes nothing.
 
     Raises:
-        Problem: the runbook, a parameter or the device do not fit.
+        Problem: the runbook, the job file, a parameter or the device do not fit.
     """
     gpus = count_gpus()
     chosen, reason = pick_device(device, gpus)
@@ -64,6 +67,7 @@ def prepare(
     facts = collect(chosen, reason, list(argv))
     page = load_runbook(packs.runbook(runbook))
     plan = make_plan(page, packs, params, run_id=run_id, device=chosen, seed=seed, only=only, skip=skip, start=start)
+    plan = plan_job(plan, packs, job, job_set or {})
     too_many = next((s for s in plan.steps if chosen == "cuda" and s.nproc > gpus and s.probe), None)
     if too_many is not None:
         raise UsageProblem(

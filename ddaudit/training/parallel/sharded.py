@@ -7,6 +7,7 @@ and backward it is ZeRO stage 2.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from ddaudit.training.data import MicroBatch
 from ddaudit.training.ledger import SyncLedger
 from ddaudit.training.model import Transformer
 from ddaudit.training.parallel.contract import Parallel
@@ -107,6 +109,12 @@ class ShardedData(Parallel):
 
     def replicated(self) -> list[str]:
         return []
+
+    def loss(self, micro: MicroBatch) -> Tensor:
+        # FSDP warns that logits are a view, on which an in-place operation would drop its hook. Nothing does one here.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
+            return super().loss(micro)
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
         return self._synchronising(last)
