@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ddaudit.evidence.incident import Incident, Spot
+from ddaudit.redact import redact_text
+from ddaudit.triage.archive import unpacked
 from ddaudit.triage.catalogue import Catalogue, load_catalogue
 from ddaudit.triage.readers.bundle import read_bundle
 from ddaudit.triage.reasoning.case import Candidate
@@ -78,7 +80,7 @@ class Answer:
             "title": self.catalogue.causes[self.chosen.cause].title,
             "confidence": self.chosen.confidence,
             "guilty": self.guilty(),
-            "why": self.chosen.why,
+            "why": redact_text(self.chosen.why),
             "evidence": [_spot(s) for s in self.chosen.evidence[:MAX_EVIDENCE]],
             "first_action": self.do_now(),
             "commands": self.commands(),
@@ -121,8 +123,8 @@ class Answer:
         rows = [
             f"{glyph} {word}  {self.chosen.cause}  in {source}  read in {seconds:.1f}s",
             f"Cause    {cause.title}{self._who()}",
-            f"Why      {self.chosen.why}   confidence: {self.chosen.confidence}",
-            f"Proof    {first.file}:{first.line}: {first.text[:160]}" if first else "Proof    -",
+            f"Why      {redact_text(self.chosen.why)}   confidence: {self.chosen.confidence}",
+            f"Proof    {first.file}:{first.line}: {redact_text(first.text)[:160]}" if first else "Proof    -",
             f"Since    {self.since() or 'not dated'}",
             f"Blast    {self._blast()}",
             f"Do now   {self.do_now()}",
@@ -153,7 +155,7 @@ class Answer:
 
 
 def _spot(spot: Spot) -> dict[str, Any]:
-    return {"file": spot.file, "line": spot.line, "text": spot.text}
+    return {"file": spot.file, "line": spot.line, "text": redact_text(spot.text)}
 
 
 def _has_kernel(incident: Incident, host: str) -> bool:
@@ -179,7 +181,8 @@ def investigate(
         PackProblem: a catalogue table of an ``extra`` folder is wrong.
     """
     catalogue = load_catalogue(extra)
-    incident = resolve(read_bundle(list(paths), catalogue), catalogue, job)
+    with unpacked(list(paths)) as ready:
+        incident = resolve(read_bundle(ready, catalogue), catalogue, job)
     return judge(incident, catalogue, since_s)
 
 

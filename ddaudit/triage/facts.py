@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddaudit.evidence.incident import Cited, IncidentFacts, Suspect
+from ddaudit.redact import redact_text
 from ddaudit.triage.answer import Answer
 from ddaudit.triage.reasoning.case import Candidate
 from ddaudit.triage.reasoning.decide import Verdict
@@ -35,13 +36,13 @@ def _suspect(answer: Answer, candidate: Candidate, why_not: str | None) -> Suspe
     return Suspect(
         families=candidate.families,
         cause=candidate.cause,
-        why=candidate.why,
+        why=redact_text(candidate.why),
         why_not=why_not,
         confidence=candidate.confidence,
         rank=candidate.rank,
         host=candidate.host,
         gpu=candidate.gpu,
-        evidence=tuple(Cited(file=s.file, line=s.line, text=s.text) for s in candidate.evidence[:10]),
+        evidence=tuple(Cited(file=s.file, line=s.line, text=redact_text(s.text)) for s in candidate.evidence[:10]),
         do_now=own.do_now(),
         commands=tuple(own.commands()),
     )
