@@ -187,7 +187,7 @@ class JobLimits(Limits):
     asks="How many updates make an epoch, and how much of the data set does it leave out?",
     plant=(
         plant("a data set smaller than one update", "job.no-update", dataset_samples=100),
-        plant("a third of each epoch is left out", "data.partial-coverage", dataset_samples=400),
+        plant("a third of each epoch is left out", "data.partial-coverage", dataset_samples=400, last_window="drop"),
     ),
 )
 def epoch(job: JobPlan, limits: JobLimits) -> Iterator[Finding]:

@@ -163,8 +163,11 @@ def _larger_batch(job: JobPlan, _: JobGoalLimits) -> Iterator[Finding]:
     if good is None or k is None:
         yield skip("not measured: needs the batch of the plan and of a [baseline] to say larger than which")
         return
-    where, source = at(job, *LAYOUT), "the baseline's batch"
-    kept = {"measured": run.global_batch, "unit": "samples", "limit": good.global_batch, "limit_source": source}
+    where, unit = at(job, *LAYOUT), "samples"
+    size, size0 = run.global_batch, good.global_batch
+    if run.seq_len != good.seq_len and run.tokens_per_update and good.tokens_per_update:
+        size, size0, unit = run.tokens_per_update, good.tokens_per_update, "tokens"
+    kept = {"measured": size, "unit": unit, "limit": size0, "limit_source": "the baseline's batch"}
     idle = run.world_size > good.world_size and run.replicas <= good.replicas
     why = (
         f"; ranks grow from {good.world_size} to {run.world_size}, replicas do not (N = {run.replicas}):"
@@ -174,10 +177,10 @@ def _larger_batch(job: JobPlan, _: JobGoalLimits) -> Iterator[Finding]:
     )
     remedy = Remedy(text="Only dp and sharded raise N; accumulation raises the batch too, at the price of time.")
     if k <= 1:
-        text = f"goal larger-batch: B_eff is {run.global_batch}, the baseline's {good.global_batch}{why}"
+        text = f"goal larger-batch: B_eff is {size} {unit}, the baseline's {size0}{why}"
         yield fail(NOT_SERVED, text, where=where, remedy=remedy, **kept)
         return
-    text = f"goal larger-batch: B_eff grows {times(k)}, from {good.global_batch} to {run.global_batch} samples"
+    text = f"goal larger-batch: B_eff grows {times(k)}, from {size0} to {size} {unit}"
     passes = (run.accumulation or 1) / (good.accumulation or 1)
     if idle:
         yield warn(NOT_SERVED, f"{text}, none of it by the added devices{why}", where=where, remedy=remedy, **kept)

@@ -55,6 +55,10 @@ def matches_batch(job: JobPlan, limits: BatchLrLimits) -> Iterator[Finding]:
     if k is None or mine.lr is None or good.lr is None:
         yield skip("not measured: needs lr and the batch (micro_batch, accumulation) of both plan and baseline")
         return
+    if mine.parameters and good.parameters and abs(mine.parameters / good.parameters - 1) > 0.01:
+        sizes = f"{good.parameters:.3g} and {mine.parameters:.3g} parameters"
+        yield skip(f"not measured: baseline and plan are models of {sizes}; a learning rate goes with its model")
+        return
     if mine.rule is None or mine.rule != good.rule:
         yield skip(
             f"not measured: no published rule leads from {_named(good)} at one batch to {_named(mine)} at another"

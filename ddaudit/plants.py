@@ -25,7 +25,8 @@ class Plant:
         params: parameters of both runs.
         planted: parameters laid over ``params`` in the faulty run only.
         reference: parameters of the run that a check's ``reference`` argument is read from (``reference_ranks``
-            processes), or None when the check needs none.
+            processes), or None when the check needs none. ``params`` may use what it measured as
+            ``$reference.metric``.
         limits: the step's limits in both runs, for checks whose metrics the runbook names.
         build: for probes that read files: called with an empty folder and True for the fault, False for the twin;
             returns further parameters (such as the path it wrote).

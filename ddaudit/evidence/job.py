@@ -70,7 +70,7 @@ class JobNumbers(_Frozen):
     left_over_micro_batches: int | None = None
     """Per replica, behind the last full window of an epoch."""
     unread_samples: int | None = None
-    """Of the data set in one epoch: left out by ``drop_last`` and by whatever becomes of the last window."""
+    """Of the data set in one epoch: left out by ``drop_last``, and with the last window where that is dropped."""
     epochs: float | None = None
     updates: int | None = None
 

@@ -124,7 +124,8 @@ def _epoch(run: RunSettings, replicas: int, batch: dict[str, Any]) -> dict[str, 
     """Micro-batches, updates and left-overs of one epoch, as torch's DistributedSampler and DataLoader cut it.
 
     The sampler gives each replica floor(D / N) samples with ``drop_last`` and ceil(D / N) without (some samples twice);
-    the loader makes floor or ceil of that over B_local micro-batches; A of them make one update.
+    the loader makes floor or ceil of that over B_local micro-batches; A of them make one update. Samples of a short
+    last window count as read unless the file says that it is dropped.
     """
     found: dict[str, Any] = {"updates": run.steps, "epochs": run.epochs}
     local, passes, samples = batch["micro_batch"], batch["accumulation"], run.dataset_samples
@@ -137,9 +138,8 @@ def _epoch(run: RunSettings, replicas: int, batch: dict[str, Any]) -> dict[str, 
     windows, rest = divmod(micro_batches, passes)
     stepped = run.last_window in ("rescale", "step-as-full")
     updates = windows + (1 if rest and stepped else 0)
-    read = micro_batches * local * replicas
-    if not stepped and run.last_window != "carry":
-        read = windows * passes * local * replicas
+    kept = windows * passes if run.last_window == "drop" else micro_batches
+    read = kept * local * replicas
     found |= {
         "micro_batches_per_epoch": micro_batches,
         "updates_per_epoch": updates,

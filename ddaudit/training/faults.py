@@ -23,6 +23,7 @@ REPLICAS = ("data", "sharded", "expert", "fsdp-tp", "hsdp")
 
 ACCUMULATED = {"accumulation": 2}
 SAVED = {"checkpoint": "end"}
+RESUMED = {"resume_from": "scratch/saved/step-3"}
 ZERO1 = "ZeroRedundancyOptimizer checks the parameters it is given"
 
 
@@ -147,6 +148,9 @@ FAULTS: dict[str, Fault] = {
     "rng-identical": Fault(
         "all replicas draw the same random numbers", REPLICAS, "there is one replica, whose ranks must draw alike"
     ),
+    "resume-sampler-ignored": Fault("a resumed run reads its data from the start", params=RESUMED),
+    "resume-schedule-reset": Fault("a resumed run starts its schedule anew", params=RESUMED),
+    "resume-optimizer-reset": Fault("a resumed run forgets the optimizer's moments", params=RESUMED),
     "ckpt-no-sampler": Fault("the checkpoint leaves the sampler's position out", params=SAVED),
     "ckpt-no-scheduler": Fault("the checkpoint leaves the schedule out", params=SAVED),
     "ckpt-no-rng": Fault("the checkpoint leaves the random states out", params=SAVED),

@@ -250,6 +250,17 @@ def test_a_baseline_without_a_rate_is_not_measured_either():
     assert of(judged(text), "lr.matches-batch").status is Status.SKIP
 
 
+def test_a_baseline_of_another_model_gives_no_rate():
+    found = of(judged(EXAMPLE + "[baseline.model]\nparameters = 125_000_000\n"), "lr.matches-batch")
+    assert found.status is Status.SKIP and "1.25e+08 and 1.31e+09 parameters" in found.text
+
+
+def test_longer_sequences_are_a_larger_batch_in_tokens():
+    text = BASE + "goal = 'larger-batch'\nmicro_batch = 8\nbaseline = { micro_batch = 8, seq_len = 256 }"
+    found = of(judged(text), "job.goal")
+    assert found.status is Status.PASS and "grows 4x, from 2048 to 8192 tokens" in found.text
+
+
 def test_no_rule_is_guessed_for_an_optimizer_without_a_published_one():
     found = of(judged(changed(('"adamw"', '"lion"'))), "lr.matches-batch")
     assert found.status is Status.SKIP and "no published rule" in found.text

@@ -92,6 +92,12 @@ def test_a_wrong_job_file_ends_in_one_line_and_starts_nothing(text: str, words: 
     assert done.stderr.count("\n") == 1 and not (tmp_path / "runs").exists()
 
 
+def test_a_dry_run_shows_the_job_ahead_of_the_runbook(file: Path):
+    code, found = shown("smoke", "--job", "job.toml", "--dry-run", cwd=file.parent)
+    assert code == 0 and [s["id"] for s in found["planned"]][:1] == ["job"]
+    assert len(found["planned"]) > 1
+
+
 def test_questions_two_to_four_are_answered_from_the_job(file: Path):
     code, found = shown("job", "--out", "runs", cwd=file.parent)
     answers = {q["id"]: (q["status"], q["answer"]) for q in found["questions"]}

@@ -60,7 +60,8 @@ def test_a_pipeline_without_accumulation_has_no_known_batch():
     [
         # 103 samples on 2 replicas in micro-batches of 4: 51 each with drop_last, 52 (one twice) without.
         ("drop_last = true", 12, 4, 0, 103 - 96),
-        ("drop_last = false", 13, 4, 1, 103 - 96),
+        ("drop_last = false", 13, 4, 1, 0),
+        ("drop_last = false\nlast_window = 'drop'", 13, 4, 1, 103 - 96),
         ("drop_last = false\nlast_window = 'rescale'", 13, 5, 1, 0),
         ("drop_last = false\nlast_window = 'carry'", 13, 4, 1, 0),
     ],
