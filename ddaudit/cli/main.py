@@ -26,9 +26,14 @@ __all__ = ["COMMANDS", "cli", "main", "run"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ddaudit.cli.run", "Run a runbook: train, measure, judge, report."),
     "selftest": ("ddaudit.cli.selftest", "Plant each check's fault and show that the check turns red."),
-    "checkpoint": (
-        "ddaudit.cli.checkpoint",
-        "Audit, compare and verify checkpoints without executing anything in them.",
+    "checkpoint": ("ddaudit.cli.checkpoint", "Audit, show, compare and verify checkpoints without loading them."),
+    "triage": (
+        "ddaudit.cli.triage",
+        "Read the logs of a broken job and say who and what broke it, with the lines that prove it.",
+    ),
+    "bundle": (
+        "ddaudit.cli.bundle",
+        "Pack a run folder or logs into one redacted archive with hashes, which `triage` reads back.",
     ),
     "report": ("ddaudit.cli.report", "Render a run again; rebuild what is missing."),
     "list": ("ddaudit.cli.list_", "List checks, probes, runbooks, packs or plants."),
