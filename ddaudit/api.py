@@ -21,6 +21,7 @@ from ddaudit.evidence import (
     TensorCapture,
     TrainingTrace,
 )
+from ddaudit.evidence.incident import IncidentFacts, Suspect
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
@@ -34,6 +35,7 @@ __all__ = [
     "CommandRun",
     "Evidence",
     "Finding",
+    "IncidentFacts",
     "Job",
     "JsonEvidence",
     "LaunchFacts",
@@ -51,6 +53,7 @@ __all__ = [
     "Severity",
     "Status",
     "Stream",
+    "Suspect",
     "TensorCapture",
     "TrainingTrace",
     "Where",
