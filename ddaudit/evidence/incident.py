@@ -272,11 +272,11 @@ class Cited(BaseModel):
 
 
 class Suspect(BaseModel):
-    """A cause that a family of evidence argues for. ``why_not`` is None for the one that the precedence chose."""
+    """A cause that one or more families of evidence argue for. ``why_not`` is None for the one that the precedence chose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    family: str
+    families: tuple[str, ...]
     cause: str
     why: str
     why_not: str | None = None
@@ -307,4 +307,4 @@ class IncidentFacts(JsonEvidence):
 
     def of(self, family: str) -> tuple[Suspect, ...]:
         """Suspects of one family, the chosen one first."""
-        return tuple(sorted((s for s in self.suspects if s.family == family), key=lambda s: s.why_not is not None))
+        return tuple(sorted((s for s in self.suspects if family in s.families), key=lambda s: s.why_not is not None))

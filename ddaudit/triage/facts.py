@@ -33,7 +33,7 @@ def facts_of(answer: Answer, source: str) -> IncidentFacts:
 def _suspect(answer: Answer, candidate: Candidate, why_not: str | None) -> Suspect:
     own = replace(answer, verdict=Verdict(candidate, (), ()))
     return Suspect(
-        family=candidate.family,
+        families=candidate.families,
         cause=candidate.cause,
         why=candidate.why,
         why_not=why_not,

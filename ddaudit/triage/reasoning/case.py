@@ -51,7 +51,7 @@ class Candidate:
     confidence: Confidence = "high"
     time_s: float | None = None
     missing: tuple[str, ...] = ()
-    family: str = ""
+    families: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

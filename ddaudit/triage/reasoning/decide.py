@@ -45,7 +45,7 @@ def decide(incident: Incident) -> Verdict:
         none = Candidate("none", Tier.UNKNOWN, "the job ended well", (case.completed,))
         _ = [list(judge(case)) for judge in (hardware.judge, host.judge)]
         return Verdict(none, (), tuple(case.rejected))
-    heard = [replace(c, family=family) for family, judge in FAMILIES.items() for c in judge(case)]
+    heard = [replace(c, families=(family,)) for family, judge in FAMILIES.items() for c in judge(case)]
     heard = _merge(heard)
     if not heard:
         return Verdict(_undecided(case), (), tuple(case.rejected))
@@ -85,6 +85,7 @@ def _merge(heard: Sequence[Candidate]) -> list[Candidate]:
         fill = {
             f: getattr(item, f) for f in ("rank", "host", "gpu", "device", "path", "pid") if getattr(kept, f) is None
         }
+        fill["families"] = tuple(dict.fromkeys((*kept.families, *item.families)))
         merged[same] = replace(kept, evidence=cite(kept.evidence[:7], item.evidence, kept.evidence), **fill)
     return merged
 
