@@ -27,6 +27,7 @@ from ddaudit.evidence import (
 )
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.incident import IncidentFacts, Suspect
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -46,6 +47,7 @@ __all__ = [
     "Fault",
     "Finding",
     "HostLoad",
+    "IncidentFacts",
     "Job",
     "JobNumbers",
     "JobPlan",
@@ -69,6 +71,7 @@ __all__ = [
     "Status",
     "StepValue",
     "Stream",
+    "Suspect",
     "TensorCapture",
     "TrainingTrace",
     "Where",
