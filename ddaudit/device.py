@@ -7,9 +7,11 @@ the caller asks for a CUDA device (a process that forked after touching it canno
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ddaudit.errors import LaunchProblem
@@ -17,7 +19,7 @@ from ddaudit.errors import LaunchProblem
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Stopwatch", "backend", "device_of", "memory_bytes", "side_stream", "synchronize"]
+__all__ = ["RunQueue", "Stopwatch", "backend", "device_of", "memory_bytes", "side_stream", "synchronize"]
 
 
 def backend(kind: str) -> str:
@@ -77,56 +79,119 @@ def side_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
+class RunQueue:
+    """Seconds that the calling thread was ready to run but waited for a core, as Linux counts them
+    (``/proc/thread-self/schedstat``, second number, nanoseconds). Stays at 0 where there is no such file."""
+
+    def __init__(self) -> None:
+        self.file: int | None = None
+        with contextlib.suppress(OSError):
+            self.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.file is not None:
+            os.close(self.file)
+
+    def read(self) -> float:
+        """Seconds waited since the thread began; one system call."""
+        return 0.0 if self.file is None else int(os.pread(self.file, 64, 0).split(None, 2)[1]) / 1e9
+
+
+@dataclass
+class Span:
+    """One timed block. Marks are seconds on a CPU and events on CUDA; ``queued`` is what :class:`RunQueue` counted in
+    it, and ``parent`` the span that it lies in."""
+
+    name: str
+    parent: Span | None
+    begin: Any = None
+    end: Any = None
+    queued: float = 0.0
+
+    def seconds(self) -> float:
+        if isinstance(self.begin, float):
+            return float(self.end - self.begin)
+        return float(self.begin.elapsed_time(self.end)) / 1e3
+
+
 class Stopwatch:
     """Adds up the time of named spans of one step.
 
     On CUDA a span is a pair of events on the current stream and its length is read only in :meth:`read`, so timing
-    adds no synchronisation to the step itself. Spans must not nest, except :meth:`pause`.
+    adds no synchronisation to the step itself. Spans may nest: the inner one's time is not the outer one's, so spans
+    never count a moment twice.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.queue = RunQueue()
         self.restart()
 
     def restart(self) -> None:
-        """Forgets all spans and starts the whole-step clocks (wall, and CPU time of this process)."""
-        self._spans: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
-        self._paused_s = 0.0
-        self._paused_cpu_s = 0.0
-        self._wall = time.perf_counter()
-        self._cpu = time.process_time()
+        """Forgets all spans and starts the whole-step clocks (wall, CPU time of this process, waiting for a core)."""
+        self._spans: list[Span] = []
+        self._open: Span | None = None
+        self._paused = {"wall": 0.0, "cpu": 0.0, "queued": 0.0}
+        self._begin = self._clocks()
+
+    @property
+    def begin_s(self) -> float:
+        """When the step began, on the monotonic clock that all processes of a host share."""
+        return self._begin["wall"]
+
+    @property
+    def calls(self) -> int:
+        """Spans timed in this step."""
+        return len(self._spans)
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
         """Times the block as part of ``name``; several spans of a name add up."""
-        begin = self._mark()
+        span = self._open = Span(name, self._open)
+        queued = self.queue.read()
+        span.begin = self._mark()
         try:
             yield
         finally:
-            self._spans[name].append((begin, self._mark()))
+            span.end = self._mark()
+            span.queued = self.queue.read() - queued
+            self._spans.append(span)
+            self._open = span.parent
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Leaves the block out of ``step_s`` and ``cpu_s``: bookkeeping of ours that the training would not do."""
+        """Leaves the block out of the whole-step clocks: bookkeeping of ours that the training would not do."""
         synchronize(self.device)
-        wall, cpu = time.perf_counter(), time.process_time()
+        before = self._clocks()
         try:
             yield
         finally:
             synchronize(self.device)
-            self._paused_s += time.perf_counter() - wall
-            self._paused_cpu_s += time.process_time() - cpu
+            for clock, now in self._clocks().items():
+                self._paused[clock] += now - before[clock]
 
     def read(self) -> dict[str, float]:
-        """Waits for the device and returns seconds by span name, plus ``step_s`` and ``cpu_s`` of the whole step."""
+        """Waits for the device and returns seconds by span name, plus ``step_s`` and ``cpu_s`` of the whole step,
+        ``overhead_s`` that was paused, and where Linux tells it ``runqueue_s`` of the step and of its input and host
+        spans."""
         synchronize(self.device)
-        seconds = {
-            "step_s": time.perf_counter() - self._wall - self._paused_s,
-            "cpu_s": time.process_time() - self._cpu - self._paused_cpu_s,
-        }
-        for name, pairs in self._spans.items():
-            seconds[name] = sum(self._between(begin, end) for begin, end in pairs)
-        return seconds
+        spent = {clock: now - self._begin[clock] - self._paused[clock] for clock, now in self._clocks().items()}
+        seconds: dict[str, float] = defaultdict(float)
+        queued: dict[str, float] = defaultdict(float)
+        for span in self._spans:
+            seconds[span.name] += span.seconds()
+            queued[span.name] += span.queued
+            if span.parent is not None:
+                seconds[span.parent.name] -= span.seconds()
+                queued[span.parent.name] -= span.queued
+        seconds |= {"step_s": spent["wall"], "cpu_s": spent["cpu"], "overhead_s": self._paused["wall"]}
+        if self.queue.file is not None:
+            seconds["runqueue_s"] = spent["queued"]
+            seconds |= {f"runqueue_{part}_s": queued[f"{part}_s"] for part in ("input", "host")}
+        return dict(seconds)
+
+    def _clocks(self) -> dict[str, float]:
+        return {"wall": time.perf_counter(), "cpu": time.process_time(), "queued": self.queue.read()}
 
     def _mark(self) -> Any:
         if self.device.type != "cuda":
@@ -136,7 +201,3 @@ class Stopwatch:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
-
-    @staticmethod
-    def _between(begin: Any, end: Any) -> float:
-        return float(end - begin) if isinstance(begin, float) else float(begin.elapsed_time(end)) / 1e3

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ddaudit.evidence.base import Array, ArrayEvidence
 from ddaudit.evidence.events import Stream
+from ddaudit.evidence.stamps import stamp_arrays
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +46,17 @@ SERIES: dict[str, tuple[str, str]] = {
     "backward_s": ("s", "backward passes, including communication they hide or expose"),
     "sync_s": ("s", "exposed gradient synchronisation outside forward and backward"),
     "comm_wait_s": ("s", "blocked in collectives, wire time and waiting for the last peer together"),
+    "stage_wait_s": ("s", "part of comm_wait_s: blocked for activations or gradients of another pipeline stage"),
+    "exchange_s": ("s", "exchanging activations and gradients between pipeline stages, outside forward and backward"),
     "optimizer_s": ("s", "clipping, optimizer update, scheduler, clearing gradients"),
+    "loss_s": ("s", "reducing token counts and the loss that is logged"),
+    "host_s": ("s", "the loop's own work around forward and backward passes: the host before it launches them"),
+    "runqueue_s": ("s", "ready to run but waiting for a core, in the whole step"),
+    "runqueue_input_s": ("s", "part of runqueue_s that lies in input_s"),
+    "runqueue_host_s": ("s", "part of runqueue_s that lies in host_s"),
+    "runqueue_comm_s": ("s", "part of runqueue_s that lies in blocking collectives"),
+    "overhead_s": ("s", "bookkeeping of the recorder before and in the step; no part of step_s"),
+    "timer_s": ("s", "CPU time of the timers in this step: calls times the measured cost of one"),
     "checkpoint_s": ("s", "writing a checkpoint"),
     "cpu_s": ("s", "CPU time of the rank's process in this step"),
     "rss_bytes": ("byte", "resident memory of the process after the step"),
@@ -182,6 +193,17 @@ class TrainingTrace(ArrayEvidence):
         return None if found is None else found.values
 
     @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Global ranks of each group that ``stamp_group`` counts."""
+        return tuple(tuple(ranks) for ranks in self.facts.get("groups", ()))
+
+    def stamps(self) -> tuple[np.ndarray[Any, np.dtype[Any]], ...] | None:
+        """Arrays [rank, step, slot] (group, arrived, left) of collectives in the order in which a rank met them, as
+        :func:`~ddaudit.evidence.stamps.stamp_arrays` explains; None when none was stamped."""
+        found = [self.arrays.get(name) for name in ("stamp_group", "arrived", "left")]
+        return tuple(a.values for a in found if a is not None) if all(found) else None
+
+    @cached_property
     def tensors(self) -> tuple[TensorCapture, ...]:
         """Captured gradients and parameters of every rank."""
         labels = self.facts.get("tensors", ())
@@ -196,7 +218,8 @@ class TrainingTrace(ArrayEvidence):
         if job is None:
             return None
         steps = sorted({int(e["step"]) for s in mine for e in s.of("step")})
-        arrays = _series(mine, steps)
+        groups, stamps = stamp_arrays(mine, steps)
+        arrays = _series(mine, steps) | stamps
         labels, tensors = _tensors(mine)
         facts = {
             "job": job,
@@ -204,6 +227,7 @@ class TrainingTrace(ArrayEvidence):
             "steps": steps,
             "checkpoints": [e["checkpoint"] for s in mine for e in s.of("checkpoint")],
             "tensors": labels,
+            "groups": groups,
         }
         return cls(facts=facts, arrays=arrays | tensors)
 

@@ -1,4 +1,5 @@
-"""Counts gradient synchronisation as it happens: what was reduced, how often, how many bytes, and the time blocked."""
+"""Counts gradient synchronisation as it happens: what was reduced, how often, how many bytes, and the time blocked;
+and stamps when this rank came to each collective and left it, which parts waiting for peers from the wire."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
-__all__ = ["SyncLedger"]
+from ddaudit.device import RunQueue
+
+__all__ = ["MOST_STAMPS", "SyncLedger"]
+
+MOST_STAMPS = 512
+"""Collectives of one update that are stamped; an update with more of them is not stamped at all."""
 
 
 class SyncLedger:
@@ -22,16 +28,24 @@ class SyncLedger:
     ``grad_syncs`` is the mean number of reductions per parameter: 1 when each was reduced once, less when one was
     left out, A when every micro-batch was synchronised. Waiting is timed on CPU ranks only: a CUDA collective
     returns to the host at once.
+
+    ``stamps`` holds one entry per collective: index of its group in ``groups`` (global ranks), and the moments on the
+    host's monotonic clock at which this rank arrived and left. No collective is added to learn when the others came:
+    whoever reads all ranks' stamps can tell.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.timed = device.type == "cpu"
         self.parameters = 0
+        self.groups: list[list[int]] = []
+        self._index: dict[dist.ProcessGroup, int] = {}
+        self._queue = RunQueue()
         self._clear()
 
     def _clear(self) -> None:
-        self.reductions = self.calls = self.bytes = 0
-        self.wait_s = 0.0
+        self.reductions = self.calls = self.bytes = self.timings = 0
+        self.wait_s = self.stage_wait_s = self.queued_s = 0.0
+        self.stamps: list[tuple[int, float, float]] = []
         self._launched = self._finished = 0.0
 
     def count(self, buffer: Tensor, parameters: int) -> None:
@@ -41,31 +55,52 @@ class SyncLedger:
         self.bytes += buffer.numel() * buffer.element_size()
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Times a blocking collective."""
-        begin = time.perf_counter()
+    def waiting(self, group: dist.ProcessGroup | None) -> Iterator[None]:
+        """Times and stamps a blocking collective over ``group``."""
+        queued, arrived = self._queue.read(), time.perf_counter()
         try:
             yield
         finally:
-            self.wait_s += time.perf_counter() - begin
+            self.waited(group, arrived, time.perf_counter())
+            self.queued_s += self._queue.read() - queued
+
+    def waited(self, group: dist.ProcessGroup | None, arrived: float, left: float) -> None:
+        """Notes a wait that was timed elsewhere. None: the group is not known, so nobody can tell who came last."""
+        self.wait_s += left - arrived
+        self.timings += 1
+        self.left = left
+        if group is not None:
+            self.stamps.append((self._group(group), arrived, left))
+
+    def _group(self, group: dist.ProcessGroup) -> int:
+        if group not in self._index:
+            self._index[group] = len(self.groups)
+            self.groups.append(dist.get_process_group_ranks(group))
+        return self._index[group]
+
+    @property
+    def stamped(self) -> list[tuple[int, float, float]]:
+        """The stamps of this update, if they are not too many to keep."""
+        return self.stamps if len(self.stamps) <= MOST_STAMPS else []
 
     @contextmanager
     def off(self) -> Iterator[None]:
         """Forgets waits inside the block: bookkeeping of ours that the training would not do."""
-        kept = self.wait_s
+        kept = self.wait_s, self.queued_s, len(self.stamps)
         try:
             yield
         finally:
-            self.wait_s = kept
+            self.wait_s, self.queued_s, stamps = kept
+            del self.stamps[stamps:]
 
     @contextmanager
-    def functional_waits(self) -> Iterator[None]:
-        """Charges waits of torch's functional collectives, which tensor, expert and context parallelism use. They offer
-        no hook, so the function that all of them wait in is wrapped while the block runs (CPU ranks only)."""
+    def functional_waits(self, group: dist.ProcessGroup) -> Iterator[None]:
+        """Charges waits of torch's functional collectives over ``group``, which tensor parallelism uses. They offer no
+        hook, so the function that all of them wait in is wrapped while the block runs (CPU ranks only)."""
         wait = functional.wait_tensor
 
         def timed_wait(tensor: Tensor) -> Any:
-            with self.waiting():
+            with self.waiting(group):
                 return wait(tensor)  # type: ignore[no-untyped-call]
 
         if self.timed:
@@ -83,17 +118,17 @@ class SyncLedger:
         """An asynchronous collective ended. May be called by the backend's thread."""
         self._finished = time.perf_counter()
 
-    def close_backward(self) -> None:
+    def close_backward(self, group: dist.ProcessGroup | None) -> None:
         """Charges the tail of a backward pass: from the moment the last gradients were ready until the last collective
         ended, when nothing was left to compute."""
-        if self._launched:
-            self.wait_s += max(0.0, self._finished - self._launched)
+        if self._launched and self.timed:
+            self.waited(group, self._launched, max(self._launched, self._finished))
         self._launched = self._finished = 0.0
 
     def all_reduce(self, value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Sums ``value`` over ``group`` in place, as bookkeeping (not counted as gradient); None is a group of one."""
         if group is not None:
-            with self.waiting():
+            with self.waiting(group):
                 dist.all_reduce(value, group=group)
         return value
 
@@ -101,7 +136,7 @@ class SyncLedger:
         """Sums gradients over ``group`` through one flat buffer and divides them by ``divide_by``, in place."""
         flat = torch.cat([g.flatten() for g in gradients])
         self.count(flat, len(gradients))
-        with self.waiting():
+        with self.waiting(group):
             dist.all_reduce(flat, group=group)
         flat /= divide_by
         for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
@@ -115,6 +150,6 @@ class SyncLedger:
             "grad_sync_bytes": float(self.bytes),
         }
         if self.timed:
-            series["comm_wait_s"] = self.wait_s
+            series |= {"comm_wait_s": self.wait_s, "stage_wait_s": self.stage_wait_s, "runqueue_comm_s": self.queued_s}
         self._clear()
         return series

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ddaudit.context import ProbeContext
 from ddaudit.device import Stopwatch, device_of
 from ddaudit.training import checkpointing, schedule
+from ddaudit.training.account import StepAccount
 from ddaudit.training.data import Feed, MarkovSource, TextDataset, Window
 from ddaudit.training.digest import digest
 from ddaudit.training.model import Transformer, shape_of
@@ -68,6 +69,7 @@ class Trainer:
         self.parallel = kind_of(params.parallel, params.form)(params, place, self.watch)
         self.shape = shape_of(params)
         self.source = MarkovSource(self.shape.vocab, params.seed)
+        self.account = StepAccount(place.device)
         self.updates_done = 0
         self.cleared = 0
 
@@ -109,26 +111,29 @@ class Trainer:
         watch.restart()
         with watch.span("input_s"):
             window = self.window()
-        total = parallel.accumulate(window)
+        with watch.span("host_s"):
+            total = parallel.accumulate(window)
         with watch.span("sync_s"):
             parallel.synchronise()
         with watch.pause(), parallel.ledger.off():
             self.capture("grad", index, parallel.gradients() if index < CAPTURED_UPDATES else {})
             before = self.weights_before()
-        lr, ticks = self.optimizer.param_groups[0]["lr"], self.scheduler.last_epoch
+            lr, ticks = self.optimizer.param_groups[0]["lr"], self.scheduler.last_epoch
         with watch.span("optimizer_s"):
             norms = self.clip()
             self.optimizer.step()
             self.tick(window)
             self.clear_gradients()
-        values = {"loss_nats": float(parallel.global_loss(window, total)), "lr": float(lr), **norms}
-        values |= watch.read() | parallel.ledger.take()
+        with watch.span("loss_s"):
+            loss = float(parallel.global_loss(window, total))
+        values = self.account.close(watch, parallel.ledger)
         self.updates_done += 1
         self.feed.advance()
         with parallel.ledger.off():
             values |= self.facts(window, total, before)
+        values |= {"loss_nats": loss, "lr": float(lr), **norms}
         values |= {"rng_digest": float(random), "scheduler_ticks": float(self.scheduler.last_epoch - ticks)}
-        self.recorder.step(index, values, window.sample_ids)
+        self.recorder.step(index, values, window.sample_ids, self.account.stamps)
         return values
 
     def weights_before(self) -> dict[str, Tensor]:
@@ -197,6 +202,7 @@ class Trainer:
         position = self.feed.sampler.position
         self.recorder.checkpoint(folder, self.updates_done, action="save", seconds=seconds, position=position)
         self.recorder.more(self.updates_done - 1, {"checkpoint_s": seconds})
+        self.account.reopen()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -225,7 +231,7 @@ def train(params: TrainParams, context: ProbeContext) -> None:
         plant(trainer)
     trainer.prepare()
     resume(trainer, context)
-    with trainer.parallel.ledger.functional_waits():
+    with trainer.parallel.timing():
         run(trainer, context)
 
 

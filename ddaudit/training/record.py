@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -72,13 +73,15 @@ class Recorder:
         self.context.events.emit("job", job=job.model_dump(mode="json", exclude_none=True))
         self.context.events.emit("rank", place=place.model_dump(mode="json"))
 
-    def step(self, update: int, values: Mapping[str, float], sample_ids: Sequence[int]) -> None:
+    def step(
+        self, update: int, values: Mapping[str, float], sample_ids: Sequence[int], stamps: Mapping[str, Any]
+    ) -> None:
         """Records one update, adding what only the process knows."""
         own: dict[str, float] = {"rss_bytes": float(self._process.memory_info().rss)}
         peak = memory_bytes(self.place.device, reset=True)
         if peak is not None:
             own["device_bytes"] = float(peak)
-        self.context.events.emit("step", step=update, values={**values, **own}, sample_ids=list(sample_ids))
+        self.context.events.emit("step", step=update, values={**values, **own}, sample_ids=list(sample_ids), **stamps)
 
     def more(self, update: int, values: Mapping[str, float]) -> None:
         """Adds series to an update that was recorded already."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from ddaudit.errors import UsageProblem
 from ddaudit.training.data import IGNORED, MicroBatch, Window
 from ddaudit.training.model import Attention, Transformer, token_loss
 from ddaudit.training.parallel.contract import Parallel
+from ddaudit.training.parallel.exchange import all_gather
 
 __all__ = ["ContextParallel"]
 
@@ -54,8 +54,8 @@ class ContextParallel(Parallel):
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attention of this slice's queries over the keys and values of the whole sequence; arguments
         [batch, heads, slice, head width]."""
-        keys = functional.all_gather_single_autograd(key.contiguous(), 2, self.group)
-        values = functional.all_gather_single_autograd(value.contiguous(), 2, self.group)
+        keys = all_gather(key, 2, self.group, self.ledger)
+        values = all_gather(value, 2, self.group, self.ledger)
         mask = self.mask(query.shape[2], keys.shape[2])
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
 

@@ -115,7 +115,7 @@ class Parallel:
                     loss = self.loss(micro)
                 with self.watch.span("backward_s"):
                     (loss / self.divisor(micro, share)).backward()  # type: ignore[no-untyped-call]
-                self.ledger.close_backward()
+                self.ledger.close_backward(self.data_group)
             total = total + loss.detach()
         return total
 
@@ -127,6 +127,10 @@ class Parallel:
         """Context of one micro-batch's forward and backward; gradients need synchronising only in the ``last``."""
         return nullcontext()
 
+    def timing(self) -> AbstractContextManager[None]:
+        """Context of the whole run, for kinds whose libraries wait for peers in places of their own."""
+        return nullcontext()
+
     def share(self, window: Window) -> float:
         """Target tokens of the global batch per data-parallel replica: what summed losses are divided by.
 
@@ -135,8 +139,9 @@ class Parallel:
         """
         if not self.params.ragged or self.data_group is None:
             return float(window.tokens)
-        tokens = torch.tensor(float(window.tokens), dtype=torch.float64).to(self.place.device)
-        return float(self.ledger.all_reduce(tokens, self.data_group)) / self.place.layout.dp
+        with self.watch.span("loss_s"):
+            tokens = torch.tensor(float(window.tokens), dtype=torch.float64).to(self.place.device)
+            return float(self.ledger.all_reduce(tokens, self.data_group)) / self.place.layout.dp
 
     def divisor(self, micro: MicroBatch, share: float) -> float:
         """What the sum of a micro-batch's losses is divided by before its backward pass."""

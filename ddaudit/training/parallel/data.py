@@ -70,7 +70,15 @@ class ZeroOne(DataParallel):
     def optimizer(self) -> Optimizer:
         kind, options = optimizer_class(self.params)
         weights = list(self.named_parameters().values())
-        return ZeroRedundancyOptimizer(weights, kind, self.data_group, **options)
+        optimizer = ZeroRedundancyOptimizer(weights, kind, self.data_group, **options)
+        broadcast = optimizer._sync_params
+
+        def timed_broadcast() -> None:
+            with self.ledger.waiting(self.data_group):
+                broadcast()
+
+        optimizer._sync_params = timed_broadcast  # type: ignore[method-assign]
+        return optimizer
 
     def inner_optimizer(self, optimizer: Optimizer) -> Optimizer:
         assert isinstance(optimizer, ZeroRedundancyOptimizer)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 
 from ddaudit.training.ledger import SyncLedger
 from ddaudit.training.model import MixtureOfExperts, Transformer
 from ddaudit.training.parallel.contract import Parallel
+from ddaudit.training.parallel.exchange import all_to_all
 
 __all__ = ["ExpertParallel"]
 
@@ -73,13 +73,13 @@ class Dispatch:
         order = expert.argsort(stable=True)
         counts = torch.bincount(expert, minlength=self.layer.gate.out_features)
         arriving = torch.empty_like(counts)  # [source rank, local expert]
-        with self.ledger.waiting():
+        with self.ledger.waiting(self.group):
             dist.all_to_all_single(arriving, counts, group=self.group)
         sent = counts.view(self.ranks, -1).sum(dim=1).tolist()
         received = arriving.view(self.ranks, -1).sum(dim=1).tolist()
-        rows = functional.all_to_all_single_autograd(tokens[order], received, sent, self.group)
+        rows = all_to_all(tokens[order], received, sent, self.group, self.ledger)
         done = self.apply(rows, arriving.tolist())
-        back = functional.all_to_all_single_autograd(done, sent, received, self.group)
+        back = all_to_all(done, sent, received, self.group, self.ledger)
         return back[order.argsort()]
 
     def apply(self, rows: Tensor, counts: list[int]) -> Tensor:

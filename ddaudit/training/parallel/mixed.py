@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import AbstractContextManager
+
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ddaudit.training.model import Transformer
@@ -27,9 +30,14 @@ class HybridSharded(ShardedData):
 
     def shard(self, module: nn.Module, ignored: set[nn.Parameter], parameters: int) -> None:
         super().shard(module, ignored, parameters)
-        # The hook runs after the all-reduce over the replicas, on the slice that was reduced; it carries no further
-        # parameters, so only calls and bytes are counted.
-        self.units[-1].set_all_reduce_hook(lambda part: self.ledger.count(part, 0))
+        self.units[-1].set_all_reduce_hook(self.reduced_over_replicas)
+
+    def reduced_over_replicas(self, part: Tensor) -> None:
+        """Runs after the all-reduce over the replicas, on the slice that was reduced. It follows the reduce-scatter at
+        once, so it began when that ended; it carries no further parameters, so only calls and bytes are counted."""
+        self.ledger.count(part, 0)
+        if self.ledger.timed:
+            self.ledger.waited(self.place.group("replicate"), self.ledger.left, time.perf_counter())
 
     def replicated(self) -> list[str]:
         # Every slice has a copy on the ranks of the replicate axis.
@@ -48,6 +56,9 @@ class ShardedTensor(ShardedData):
         assert self.place.mesh is not None
         split_model(model, self.place.mesh["tp"], self.plan(model.shape.layers))
         super().build(model)
+
+    def timing(self) -> AbstractContextManager[None]:
+        return self.ledger.functional_waits(self.place.group("tp"))
 
     def mesh(self) -> DeviceMesh:
         assert self.place.mesh is not None

@@ -7,14 +7,14 @@ The idle share (bubble) of GPipe and 1F1B is (p - 1) / (A + p - 1) for p stages 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, schedules
 
 from ddaudit.device import Stopwatch
 from ddaudit.errors import UsageProblem
@@ -26,7 +26,7 @@ __all__ = ["PipelineParallel", "TimedStage"]
 
 
 class TimedStage(PipelineStage):
-    """A stage that times its own work; what is left of the schedule's time was spent waiting for other stages."""
+    """A stage that times its own work. Waits for other stages are timed where the schedule waits (see ledger.py)."""
 
     def __init__(self, *args: Any, watch: Stopwatch, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -88,7 +88,8 @@ class PipelineParallel(Parallel):
         """Loss of one micro-batch on the last stage, divided for the backward pass."""
         tokens = int((targets != IGNORED).sum())
         micro = MicroBatch(targets, targets, targets, max(1, tokens))
-        loss = token_loss(logits, targets)
+        with self.watch.span("forward_s"):
+            loss = token_loss(logits, targets)
         self._sums.append(loss.detach())
         return loss / self.divisor(micro, self._share)
 
@@ -98,22 +99,31 @@ class PipelineParallel(Parallel):
         inputs = (torch.cat([m.inputs for m in window.micro_batches]),) if self.first else ()
         more = {"target": torch.cat(self.targets(window))} if self.last else {}
         self._sums.clear()
-        before = self._busy_s()
-        begin = time.perf_counter()
         self.schedule.step(*inputs, **more)
-        self.ledger.wait_s += max(0.0, time.perf_counter() - begin - (self._busy_s() - before))
         # The first step also runs the loss once on empty tensors, to learn the shapes of gradients: not a micro-batch.
         count = len(window.micro_batches)
         del self._sums[:-count], self.divisors[:-count]
         total = torch.zeros((), dtype=torch.float64, device=self.place.device)
         return total + sum(self._sums)
 
-    def _busy_s(self) -> float:
-        """Seconds of compute so far in this step; CPU ranks only, where reading a span does not wait for a device."""
-        if not self.ledger.timed:
-            return 0.0
-        spent = self.watch.read()
-        return spent.get("forward_s", 0.0) + spent.get("backward_s", 0.0)
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Times the schedule's waits for activations and gradients of other stages: all of them wait in one function of
+        torch's, which is wrapped while the run lasts (CPU ranks only). A wait is for one neighbour, not for a group."""
+        wait, ledger = schedules._wait_batch_p2p, self.ledger
+
+        def timed_wait(work: list[dist.Work]) -> None:
+            before = ledger.wait_s
+            with self.watch.span("exchange_s"), ledger.waiting(None):
+                wait(work)
+            ledger.stage_wait_s += ledger.wait_s - before
+
+        if ledger.timed:
+            schedules._wait_batch_p2p = timed_wait
+        try:
+            yield
+        finally:
+            schedules._wait_batch_p2p = wait
 
     def own_tokens(self, window: Window) -> int:
         return window.tokens if self.last else 0

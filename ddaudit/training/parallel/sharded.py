@@ -48,7 +48,7 @@ class CountedReduceScatter(Counted):
         async_op: bool = False,
     ) -> Any:
         self.ledger.count(input_tensor, self.parameters)
-        with self.ledger.waiting():
+        with self.ledger.waiting(group):
             return dist.reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
 
@@ -58,7 +58,7 @@ class CountedAllGather(Counted):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> Any:
-        with self.ledger.waiting():
+        with self.ledger.waiting(group):
             return dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
 
 

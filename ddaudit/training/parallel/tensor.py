@@ -6,6 +6,7 @@ rows, so each rank holds a partial sum and one all-reduce per pair completes it 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import nn
@@ -94,6 +95,9 @@ class TensorParallel(Parallel):
         assert self.place.mesh is not None
         split_model(model, self.place.mesh["tp"], self.plan(model.shape.layers))
         self.model = self.module = model
+
+    def timing(self) -> AbstractContextManager[None]:
+        return self.ledger.functional_waits(self.place.group("tp"))
 
     def replicated(self) -> list[str]:
         return [name for name, weight in self.named_parameters().items() if not _is_split(weight)]

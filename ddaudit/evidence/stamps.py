@@ -1,0 +1,63 @@
+"""When each rank came to each collective and left it: what parts waiting for the last peer from the wire.
+
+Stamps are read from one host's monotonic clock, which its processes share; clocks of different hosts say nothing about
+each other, and a reader has to compare durations there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddaudit.evidence.base import Array
+from ddaudit.evidence.events import Stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["stamp_arrays"]
+
+AXES = ("rank", "step", "slot")
+
+
+def stamp_arrays(streams: Sequence[Stream], steps: Sequence[int]) -> tuple[list[list[int]], dict[str, Array]]:
+    """Groups (global ranks of each), and the arrays ``stamp_group`` (index of the group, -1 where unused), ``arrived``
+    and ``left`` (seconds on the host's clock, less the earliest start of any step), all [rank, step, slot]; no arrays
+    where nothing was stamped. Malformed stamps are left out: events may come from a damaged file.
+    """
+    import numpy as np
+
+    column = {step: index for index, step in enumerate(steps)}
+    groups: dict[tuple[int, ...], int] = {}
+    cells: dict[tuple[int, int], list[tuple[int, float, float]]] = {}
+    starts: dict[tuple[int, int], float] = {}
+    for row, stream in enumerate(streams):
+        for event in stream.of("step"):
+            at = (row, column[int(event["step"])])
+            if found := list(_stamps(event, groups)):
+                cells[at], starts[at] = found, float(event["begin_s"])
+    if not cells:
+        return [], {}
+    origin = min(starts.values())
+    shape = (len(streams), len(steps), max(len(found) for found in cells.values()))
+    group: np.ndarray[Any, np.dtype[Any]] = np.full(shape, -1, dtype=np.int64)
+    arrived, left = np.full(shape, np.nan), np.full(shape, np.nan)
+    for at, found in cells.items():
+        used = slice(0, len(found))
+        group[at][used] = [g for g, _, _ in found]
+        arrived[at][used] = [starts[at] - origin + a for _, a, _ in found]
+        left[at][used] = [starts[at] - origin + b for _, _, b in found]
+    named = {"stamp_group": Array(group, "1", AXES), "arrived": Array(arrived, "s", AXES)}
+    return [list(g) for g in groups], named | {"left": Array(left, "s", AXES)}
+
+
+def _stamps(event: Mapping[str, Any], groups: dict[tuple[int, ...], int]) -> Iterator[tuple[int, float, float]]:
+    """(group, arrived, left) of one step event; new groups are added to ``groups``."""
+    local, stamps = event.get("groups"), event.get("stamps")
+    if not isinstance(local, list) or not isinstance(stamps, list) or not isinstance(event.get("begin_s"), float):
+        return
+    for stamp in stamps:
+        match stamp:
+            case [int(index), float(arrived), float(left)] if 0 <= index < len(local):
+                ranks = tuple(int(rank) for rank in local[index])
+                yield groups.setdefault(ranks, len(groups)), arrived, left

@@ -1,0 +1,54 @@
+"""Closes the books of a step: what the timers counted, what the timers themselves cost, and who arrived when."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from ddaudit.device import Stopwatch
+from ddaudit.training.ledger import SyncLedger
+
+__all__ = ["StepAccount", "cost_of_a_timer_s"]
+
+
+def cost_of_a_timer_s(device: torch.device, calls: int = 64) -> float:
+    """CPU seconds of one timed span, measured on spans that hold nothing. Timing a wait costs about the same."""
+    watch = Stopwatch(device)
+    begin = time.thread_time()
+    for _ in range(calls):
+        with watch.span("host_s"):
+            pass
+    return (time.thread_time() - begin) / calls
+
+
+class StepAccount:
+    """What one rank's timers say of each update. ``stamps`` belongs to the update that was closed last: ``begin_s``,
+    the monotonic clock at its start, ``groups``, the ranks of each group that met, and ``stamps``, a triple (group,
+    arrived, left; seconds since the start) for each collective."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.timer_s = cost_of_a_timer_s(device)
+        self.stamps: dict[str, Any] = {}
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Starts to count overhead from now: what came before was the run's own work."""
+        self._closed = time.perf_counter()
+
+    def close(self, watch: Stopwatch, ledger: SyncLedger) -> dict[str, float]:
+        """Series of the update that ends here. Its overhead is what was paused in it, and all since the previous one
+        was closed: digests, records and captures, which the training would not do."""
+        between = watch.begin_s - self._closed
+        values = watch.read()
+        calls = watch.calls + ledger.timings
+        values["overhead_s"] += max(0.0, between)
+        values["timer_s"] = calls * self.timer_s
+        marks = [[group, arrived - watch.begin_s, left - watch.begin_s] for group, arrived, left in ledger.stamped]
+        self.stamps = {"begin_s": watch.begin_s}
+        if marks:
+            self.stamps |= {"groups": ledger.groups, "stamps": [[g, round(a, 6), round(b, 6)] for g, a, b in marks]}
+        values |= ledger.take()
+        self.reopen()
+        return values
