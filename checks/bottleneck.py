@@ -1,109 +1,273 @@
-"""Question 7: where does the step time go? A split by timers; it names a term, and accuses nobody."""
+"""Question 7: where does the step time go? Closed books per rank, the largest term, and who makes the others wait."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ddaudit.api import Finding, Limit, Limits, Plant, Remedy, TrainingTrace, check, ok, skip, warn
 
 from ._arrays import place, recorded
+from ._ledger import Ledger, ledger
+
+NEEDS = "not measured: needs phase timers over at least 3 steps"
 
 
 class BottleneckLimits(Limits):
-    """Limits on shares of the median step."""
+    """Limits on shares of the median step. Shares of a term leave the time out in which a rank waited for a core."""
 
     family = "bottleneck"
 
+    unexplained_share: Limit = Limit(
+        warn_above=0.05,
+        source="default: books that leave a twentieth of the step open may hide the largest term",
+    )
     input_share: Limit = Limit(
         warn_above=0.4,
         source="default: a loader that takes two fifths of the step limits it more than any kernel could",
     )
+    communication_share: Limit = Limit(
+        warn_above=0.6,
+        source="default: with three fifths of the step on the wire, a device more adds less than half of itself",
+    )
+    host_share: Limit = Limit(
+        warn_above=0.5,
+        source="default: a device that waits for the host half the step gains nothing from being faster",
+    )
+    straggler_share: Limit = Limit(
+        warn_above=0.1,
+        source="default: a tenth of every rank's step; below it, lateness of healthy ranks takes turns",
+    )
 
 
-@dataclass(frozen=True)
-class Split:
-    """Medians over steps (the first, which warms up, left out) of one rank; seconds.
-
-    ``compute`` is forward, backward and optimizer time without the time blocked in collectives; ``communication`` is
-    that blocked time, wire and waiting for the last peer together; ``other`` is what no timer covered.
+@check(
+    "bottleneck.ledger",
+    question="bottleneck",
+    asks="Do the timed lines of a step add up to the step?",
+    plant=Plant(
+        "work that no timer covers",
+        "perf.step-unexplained",
+        params={"steps": 10},
+        planted={"plant": "untimed-work"},
+        types="single",
+    ),
+)
+def closed_ledger(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Finding]:
+    """Compute, communication, waiting for peers and stages, input, host and waiting for a core must add up to the
+    measured step; a verdict on open books would be a guess. States what the timers and the recorder cost themselves.
     """
-
-    step: float
-    compute: float
-    communication: float
-    input: float
-
-    @property
-    def other(self) -> float:
-        return self.step - self.compute - self.communication - self.input
-
-    @property
-    def optimistic(self) -> float:
-        """Bound with perfect overlap: max(T_compute, T_comm) + T_input."""
-        return max(self.compute, self.communication) + self.input
-
-    @property
-    def pessimistic(self) -> float:
-        """Bound without any overlap: T_compute + T_comm + T_input."""
-        return self.compute + self.communication + self.input
-
-
-PHASES = ("forward_s", "backward_s", "sync_s", "optimizer_s")
+    books = ledger(trace)
+    if books is None:
+        yield skip(NEEDS)
+        return
+    shares = books.unexplained_share
+    row = int(np.argmax(shares))
+    limit = limits.unexplained_share
+    kept: dict[str, Any] = {
+        "where": place(trace, row),
+        "measured": shares[row],
+        "unit": "share of the step",
+        "limit": limit.bound(shares[row]),
+        "limit_source": limit.source,
+    }
+    text = f"the lines leave {shares[row]:.1%} of the {_ms(books.step_s(row))} step open{_own_cost(trace)}"
+    if limit.judge(shares[row]).value == "PASS":
+        yield ok(text, **kept)
+        return
+    remedy = Remedy(text="Put a timer around what runs between the phases: callbacks, logging, evaluation.")
+    yield warn("perf.step-unexplained", text, remedy=remedy, **kept)
 
 
-def split(trace: TrainingTrace) -> list[Split]:
-    """One split a rank, in the order of the rank axis; empty when the timers are missing."""
-    step, read = recorded(trace, "step_s"), recorded(trace, "input_s")
-    phases = [t for name in PHASES if (t := recorded(trace, name)) is not None]
-    if step is None or read is None or not phases or step.shape[1] < 3:
-        return []
-    busy = np.nansum(np.stack(phases), axis=0)
-    wait = recorded(trace, "comm_wait_s")
-    wait = np.zeros_like(busy) if wait is None else np.minimum(np.nan_to_num(wait), busy)
-
-    def median(table: np.ndarray) -> list[float]:
-        return [float(x) for x in np.nanmedian(table[:, 1:], axis=1)]
-
-    return [
-        Split(*values) for values in zip(median(step), median(busy - wait), median(wait), median(read), strict=True)
-    ]
+def _own_cost(trace: TrainingTrace) -> str:
+    """What measuring cost, in words."""
+    timers, cpu, overhead = (recorded(trace, name) for name in ("timer_s", "cpu_s", "overhead_s"))
+    said = ""
+    if timers is not None and cpu is not None and np.nansum(cpu) > 0:
+        said += f"; the timers took {np.nansum(timers) / np.nansum(cpu):.2%} of its CPU time"
+    if overhead is not None:
+        said += f"; recording took {_ms(float(np.nanmedian(overhead[:, 1:])))} a step outside it"
+    return said + "; memory stalls are not measured apart"
 
 
 @check(
     "bottleneck.split",
     question="bottleneck",
-    asks="Which term of the step time is the largest: compute, communication or input?",
-    plant=Plant(
-        "the loader is slow", "perf.input-bound", params={"steps": 10}, planted={"plant": "slow-input"}, types="single"
+    asks="Which term of the step time is the largest: compute, communication, input or the host?",
+    plant=(
+        Plant(
+            "the loader is slow",
+            "perf.input-bound",
+            params={"steps": 10},
+            planted={"plant": "slow-input"},
+            types="single",
+        ),
+        Plant(
+            "the host launches late",
+            "perf.host-bound",
+            params={"steps": 10},
+            planted={"plant": "late-launch", "plant_ms": 80.0},
+            types="single",
+        ),
+        Plant(
+            "collectives are slow",
+            "perf.communication-bound",
+            ranks=2,
+            params={"parallel": "data", "steps": 10},
+            planted={"plant": "slow-collective", "plant_ms": 300.0},
+            types="data",
+        ),
     ),
 )
 def bottleneck(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Finding]:
-    """Splits the slowest rank's median step by timers and prints both bounds of the step model
+    """Names the largest term of the rank that the others wait for, and prints both bounds of the step model
     ``T_step ~ max(T_compute, T_comm) + T_input + T_sync``: the optimistic maximum and the pessimistic sum.
+    Communication is what was exposed: on the wire while the rank had nothing to compute.
     """
-    ranks = split(trace)
-    if not ranks:
-        yield skip("not measured: needs phase timers over at least 3 steps")
+    books = ledger(trace)
+    if books is None:
+        yield skip(NEEDS)
         return
-    row = max(range(len(ranks)), key=lambda r: ranks[r].step)
-    slowest = ranks[row]
-    terms = {"compute": slowest.compute, "communication": slowest.communication, "input": slowest.input}
-    largest = max(terms, key=lambda name: terms[name])
-    shares = ", ".join(f"{name} {value / slowest.step:.0%}" for name, value in terms.items())
-    text = (
-        f"{largest} is the largest term of the {slowest.step * 1e3:.1f} ms step: {shares}, unexplained"
-        f" {slowest.other / slowest.step:.0%}; bounds"
-        f" {slowest.optimistic * 1e3:.1f} to {slowest.pessimistic * 1e3:.1f} ms."
-        " Not proven by an A/B probe; memory and scheduler are not part of this split"
+    row = books.critical
+    text, quiet = _text(books, row), True
+    for term, limit, id, advice in (
+        ("input", limits.input_share, "perf.input-bound", INPUT),
+        ("communication", limits.communication_share, "perf.communication-bound", COMMUNICATION),
+        ("host", limits.host_share, "perf.host-bound", HOST),
+    ):
+        share = _share(books, term, row)
+        if (term == "communication" and not books.split) or limit.judge(share).value == "PASS":
+            continue  # what holds waiting for peers too says nothing about the wire
+        quiet = False
+        yield warn(id, text, where=place(trace, row), remedy=Remedy(text=advice), **_kept(share, limit))
+    if quiet:
+        share = _share(books, "input", row)
+        yield ok(text, where=place(trace, row), **_kept(share, limits.input_share))
+
+
+INPUT = "Time the loader alone; add workers, prefetch, or move the data nearer."
+COMMUNICATION = "Measure the link alone; then send less often (accumulate), send less (precision), or overlap more."
+HOST = "Look for Python work and forced waits between launches; then compile, or capture the step as a graph."
+
+
+def _share(books: Ledger, term: str, row: int) -> float:
+    active = books.active_s(row)
+    return books.median(term, row) / active if active > 0 else 0.0
+
+
+def _kept(share: float, limit: Limit) -> dict[str, Any]:
+    return {"measured": share, "unit": "share of the step", "limit": limit.bound(share), "limit_source": limit.source}
+
+
+def _text(books: Ledger, row: int) -> str:
+    """The largest term, all shares, the bounds, and what removing each would save at most."""
+    terms = {name: books.median(name, row) for name in books.lines}
+    step = books.step_s(row)
+    candidates = {name: terms[name] for name in terms if name != "unexplained"}
+    largest = max(candidates, key=lambda name: candidates[name])
+    shown = [name for name in terms if terms[name] or name in ("compute", "communication", "input", "unexplained")]
+    shares = ", ".join(f"{name} {terms[name] / step:.0%}" for name in shown)
+    waits = terms["input"] + terms["peer wait"] + terms["stage wait"]
+    low = max(terms["compute"], terms["communication"]) + waits
+    high = terms["compute"] + terms["communication"] + waits
+    savings = {n: v for n, v in candidates.items() if n not in ("compute", "peer wait") and v > 0}
+    savings["lateness of this rank"] = float(np.nanmedian(books.charged[row]))
+    ordered = sorted(((v, n) for n, v in savings.items() if v > 0), reverse=True)
+    saved = "; removing it would save at most: " + ", ".join(f"{n} {_ms(v)}" for v, n in ordered) if ordered else ""
+    mixed = "" if books.split or not terms["communication"] else "; communication holds waiting for peers too"
+    return (
+        f"{largest} is the largest term of the {_ms(step)} step with {_ms(terms[largest])}: {shares}; bounds"
+        f" {low * 1e3:.1f} to {high * 1e3:.1f} ms{mixed}{saved}. Not proven by an A/B probe"
     )
-    share = slowest.input / slowest.step
-    limit = limits.input_share
-    kept = {"measured": share, "unit": "share of the step", "limit": limit.bound(share), "limit_source": limit.source}
-    if limit.judge(share).value == "PASS":
-        yield ok(text, where=place(trace, row), **kept)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+@check(
+    "bottleneck.straggler",
+    question="bottleneck",
+    asks="Does one rank make the others wait, and by which of its own lines?",
+    plant=(
+        Plant(
+            "one rank computes longer",
+            "perf.straggler-rank",
+            ranks=2,
+            params={"parallel": "data", "steps": 10},
+            planted={"plant": "slow-rank", "plant_ms": 100.0},
+            types="data",
+        ),
+        Plant(
+            "one rank's loader is slow",
+            "perf.straggler-rank",
+            ranks=2,
+            params={"parallel": "data", "steps": 10},
+            planted={"plant": "slow-input-rank", "plant_ms": 150.0},
+            types="data",
+        ),
+    ),
+)
+def straggler(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Finding]:
+    """Charges waiting for peers to the rank that came last, and warns only where one of that rank's own lines is longer
+    than the others' by what they waited, in the same steps: coming last is no proof of being slow.
+    """
+    books = ledger(trace)
+    if books is None or not books.split:
+        yield skip("not measured: needs arrival stamps of two ranks or more over at least 3 steps")
         return
-    remedy = Remedy(text="Time the loader alone; add workers, prefetch, or move the data nearer.")
-    yield warn("perf.input-bound", text, where=place(trace, row), remedy=remedy, **kept)
+    lost = np.nanmedian(books.charged, axis=1)
+    row = int(np.argmax(lost))
+    share = float(lost[row]) / books.step_s(row)
+    limit = limits.straggler_share
+    kept = {"where": place(trace, row), **_kept(share, limit)}
+    name, cost = f"rank {trace.ranks[row].rank}", f"{_ms(float(lost[row]))} of the {_ms(books.step_s(row))} step"
+    if limit.judge(share).value == "PASS":
+        roaming = _ms(float(np.nanmedian(books.charged.sum(axis=0))))
+        yield ok(
+            f"no rank is late persistently: {name} costs the others {cost}; lateness of any rank costs {roaming}",
+            **kept,
+        )
+        return
+    late = f"{name} comes last ({_label(trace, books, row)}) and costs the others {cost}"
+    cause, excess = _cause(books, row)
+    if cause in OWN and excess >= EVIDENCE * lost[row]:
+        text = f"{late}; its own {cause} is {_ms(excess)} longer than theirs in the same steps"
+        yield warn("perf.straggler-rank", text, remedy=Remedy(text=REMEDIES[cause]), **kept)
+        return
+    why = f"only its {cause} is longer, by {_ms(excess)}" if excess > 0 else "none of its own lines is longer"
+    yield ok(f"{late}, but that is not proven to be its fault: {why}; next probe: swap its host or its data", **kept)
+
+
+EVIDENCE = 0.7
+"""Share of the lateness that a line of the late rank must explain by itself."""
+OWN = ("compute", "input", "host")
+"""Lines that are a rank's own doing; a rank without a core is late through its neighbours."""
+REMEDIES = {
+    "compute": "Give the rank's data to another device: if the delay stays, look at clocks, neighbours and placement.",
+    "input": "Time that rank's loader alone; compare its storage path, workers and cache with another rank's.",
+    "host": "Look for work that only this rank does: logging, evaluation, checkpoints, garbage collection.",
+}
+
+
+def _cause(books: Ledger, row: int) -> tuple[str, float]:
+    """The line in which a rank exceeds the median of the others most, and by how many seconds (median over steps)."""
+    others = [r for r in range(len(books.step)) if r != row]
+    excess = {
+        name: float(np.nanmedian(books.lines[name][row] - np.nanmedian(books.lines[name][others], axis=0)))
+        for name in (*OWN, "waiting for a core")
+    }
+    cause = max(excess, key=lambda name: excess[name])
+    return cause, excess[cause]
+
+
+def _label(trace: TrainingTrace, books: Ledger, row: int) -> str:
+    """positional: its place in the model gives it other work; persistent: the same rank in most steps; else roaming."""
+    steps = float(np.mean(books.charged.argmax(axis=0) == row))
+    if steps < 0.7:
+        return f"roaming, {steps:.0%} of steps"
+    axes = trace.ranks[row].coords
+    if positional := [axis for axis in ("pp", "ep", "cp") if axis in axes]:
+        return f"positional, {positional[0]} {axes[positional[0]]}, {steps:.0%} of steps"
+    return f"persistent, {steps:.0%} of steps"

@@ -144,7 +144,14 @@ FAULTS: dict[str, Fault] = {
     ),
     "no-warmup": Fault("the warm-up that the job claims is left out"),
     "slow-input": Fault("every sample takes 5 ms longer to read"),
+    "slow-input-rank": Fault("the last rank waits 50 ms longer for the data of each update"),
     "slow-rank": Fault("the last rank computes 50 ms longer in each update", MANY, "there is one rank"),
+    "slow-compute": Fault("all ranks compute 50 ms longer in each update"),
+    "slow-collective": Fault(
+        "the all-reduces of bookkeeping take 50 ms longer on the wire", MANY, "one rank has no peers to reduce with"
+    ),
+    "late-launch": Fault("the host works for 50 ms before it launches the forward pass"),
+    "untimed-work": Fault("50 ms of each update pass outside every timer"),
     "rng-identical": Fault(
         "all replicas draw the same random numbers", REPLICAS, "there is one replica, whose ranks must draw alike"
     ),

@@ -46,7 +46,7 @@ class SyncLedger:
         self.reductions = self.calls = self.bytes = self.timings = 0
         self.wait_s = self.stage_wait_s = self.queued_s = 0.0
         self.stamps: list[tuple[int, float, float]] = []
-        self._launched = self._finished = 0.0
+        self._launched = self._finished = self._queued_before = 0.0
 
     def count(self, buffer: Tensor, parameters: int) -> None:
         """Notes one gradient collective over ``buffer`` that carries ``parameters`` whole parameters."""
@@ -112,6 +112,7 @@ class SyncLedger:
 
     def launched(self) -> None:
         """An asynchronous collective was started: its gradients were ready."""
+        self._queued_before = self._queue.read()
         self._launched = time.perf_counter()
 
     def finished(self) -> None:
@@ -122,7 +123,11 @@ class SyncLedger:
         """Charges the tail of a backward pass: from the moment the last gradients were ready until the last collective
         ended, when nothing was left to compute."""
         if self._launched and self.timed:
-            self.waited(group, self._launched, max(self._launched, self._finished))
+            finished = max(self._launched, self._finished)
+            self.waited(group, self._launched, finished)
+            # Of the time without a core, what does not fit behind the collective's end lay before it.
+            queued = self._queue.read() - self._queued_before
+            self.queued_s += max(0.0, queued - (time.perf_counter() - finished))
         self._launched = self._finished = 0.0
 
     def all_reduce(self, value: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -32,7 +32,8 @@ class TrainParams(BaseModel):
 
     ``lr`` None means what suits preset and optimizer (``tiny``: AdamW 0.01, SGD 0.5; both learn its source within 40
     updates). ``experts`` None means 4 for expert parallelism and a dense model for every other kind; a single-device
-    reference for the former sets it to 4. ``steps`` counts updates from the very first one, also when resuming.
+    reference for the former sets it to 4. ``plant_ms`` is how long a planted delay lasts, None its own length.
+    ``steps`` counts updates from the very first one, also when resuming.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,6 +63,7 @@ class TrainParams(BaseModel):
     resume_from: str | None = None
     seed: int = Field(default=1234, ge=0, lt=2**31)
     plant: str = ""
+    plant_ms: float | None = Field(default=None, ge=0.0, le=60_000.0)
 
     @model_validator(mode="after")
     def _variant_exists(self) -> Self:

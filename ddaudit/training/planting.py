@@ -4,7 +4,6 @@ one; :data:`~ddaudit.training.faults.FAULTS` says in words what it does and wher
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -42,7 +41,13 @@ def plant(trainer: Trainer) -> None:
     Raises:
         UsageProblem: no such fault, or it cannot occur in this training.
     """
-    from ddaudit.training import planting_data, planting_resume, planting_state, planting_sync  # noqa: F401 - they fill PLANTS
+    from ddaudit.training import (  # noqa: F401 - they fill PLANTS
+        planting_data,
+        planting_resume,
+        planting_state,
+        planting_sync,
+        planting_time,
+    )
 
     params = trainer.params
     require(params.plant, params.parallel, params.variant)
@@ -168,19 +173,6 @@ def optimizer_stale(trainer: Trainer) -> None:
         return kind([c.requires_grad_() for c in copies], **(options | {"foreach": False}))
 
     around(trainer, "make_optimizer", stale)
-
-
-@planter("slow-rank")
-def slow_rank(trainer: Trainer) -> None:
-    def slow(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
-        with trainer.watch.span("forward_s"):
-            until = time.perf_counter() + 0.05
-            while time.perf_counter() < until:
-                torch.ones(64, 64) @ torch.ones(64, 64)
-        return accumulate(window)
-
-    if is_last_rank(trainer):
-        around(trainer.parallel, "accumulate", slow)
 
 
 def reread(trainer: Trainer, change: Callable[[Window], Window]) -> None:

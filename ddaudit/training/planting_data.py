@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,15 +59,6 @@ def same_shard(trainer: Trainer) -> None:
 @planter("no-reshuffle")
 def no_reshuffle(trainer: Trainer) -> None:
     refeed(trainer, lambda feed: around(feed.sampler, "order", lambda order, epoch: order(0)))
-
-
-@planter("slow-input")
-def slow_input(trainer: Trainer) -> None:
-    def slow(draw: Callable[..., list[int]], *args: Any) -> list[int]:
-        time.sleep(0.005)  # storage that answers late; nothing signals it, so there is no event to wait for
-        return draw(*args)
-
-    around(trainer.source, "draw", slow)
 
 
 @planter("accum-count-differs")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddaudit.errors import UsageProblem
-from ddaudit.training import planting, planting_data, planting_state, planting_sync
+from ddaudit.training import planting, planting_data, planting_resume, planting_state, planting_sync, planting_time
 from ddaudit.training.faults import FAULTS, KINDS, applicable, params_for, require
 from ddaudit.training.loop import Trainer
 from ddaudit.training.parallel.contract import Place
@@ -14,7 +14,8 @@ from ddaudit.training.params import VARIANTS, TrainParams, geometry
 
 
 def test_every_fault_has_code_and_every_code_a_fault() -> None:
-    assert all(module.planter is planting.planter for module in (planting_data, planting_state, planting_sync))
+    modules = (planting_data, planting_resume, planting_state, planting_sync, planting_time)
+    assert all(module.planter is planting.planter for module in modules)
     assert set(planting.PLANTS) == set(FAULTS)
 
 

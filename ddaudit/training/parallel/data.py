@@ -7,7 +7,7 @@ gradient is ready, while the backward pass goes on.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -70,14 +70,15 @@ class ZeroOne(DataParallel):
     def optimizer(self) -> Optimizer:
         kind, options = optimizer_class(self.params)
         weights = list(self.named_parameters().values())
-        optimizer = ZeroRedundancyOptimizer(weights, kind, self.data_group, **options)
-        broadcast = optimizer._sync_params
+        optimizer: Any = ZeroRedundancyOptimizer(weights, kind, self.data_group, **options)
+        broadcast = optimizer._sync_params  # no hook tells when the updated parameters are broadcast
 
         def timed_broadcast() -> None:
             with self.ledger.waiting(self.data_group):
                 broadcast()
 
-        optimizer._sync_params = timed_broadcast  # type: ignore[method-assign]
+        optimizer._sync_params = timed_broadcast
+        assert isinstance(optimizer, Optimizer)
         return optimizer
 
     def inner_optimizer(self, optimizer: Optimizer) -> Optimizer:

@@ -40,7 +40,7 @@ class AllToAll(Function):
         return _all_to_all(rows, received, sent, group, ledger)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         return _all_to_all(gradient, *ctx.back), None, None, None, None
 
 
@@ -55,7 +55,7 @@ class AllGather(Function):
         return whole.movedim(0, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         dim, group, ledger = ctx.back
         first = gradient.movedim(dim, 0).contiguous()
         part = first.new_empty(first.shape[0] // dist.get_world_size(group), *first.shape[1:])

@@ -1,0 +1,170 @@
+"""The books of a training step: every line of each rank's step, and what it waited for.
+
+All tables are [rank, step] in seconds. The first step, which warms up, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddaudit.api import TrainingTrace
+
+from ._arrays import Table, recorded
+
+__all__ = ["PHASES", "Ledger", "Meeting", "ledger", "meetings"]
+
+PHASES = ("forward_s", "backward_s", "sync_s", "optimizer_s", "loss_s", "exchange_s")
+"""Spans that hold compute and communication; input and host have spans of their own."""
+
+LEAST_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One collective: ``rows`` of the ranks that met, when each ``arrived`` and ``left`` [member], and the column of
+    the step. ``one_clock`` is False where the ranks sit on several hosts, whose clocks cannot be compared."""
+
+    column: int
+    rows: Sequence[int]
+    arrived: Table
+    left: Table
+    one_clock: bool
+
+    @property
+    def waits(self) -> Table:
+        """Seconds that each member waited for the last one, at most as long as it was blocked [member].
+
+        On one clock: from its own arrival to the last one. Over several hosts: what its call took longer than the
+        shortest call of all, since the last rank to come waits for nobody.
+        """
+        blocked = self.left - self.arrived
+        gap = self.arrived.max() - self.arrived if self.one_clock else blocked - blocked.min()
+        waits: Table = np.clip(gap, 0.0, blocked)
+        return waits
+
+    @property
+    def last(self) -> tuple[int, float]:
+        """Row of the rank that came last, and how long after the last but one: what its lateness cost all others."""
+        waits = self.waits
+        order = np.argsort(waits)
+        return self.rows[int(order[0])], float(waits[order[1]] - waits[order[0]])
+
+
+def meetings(trace: TrainingTrace) -> Iterator[Meeting]:
+    """Collectives of two ranks or more, matched by their order within group and step. Where the members count
+    differently (one of them skipped a collective, or its record is lost), the step's meetings of that group are left
+    out: they cannot be matched."""
+    stamps = trace.stamps()
+    if stamps is None:
+        return
+    group, arrived, left = stamps
+    row_of = {place.rank: row for row, place in enumerate(trace.ranks)}
+    for index, ranks in enumerate(trace.groups):
+        rows = [row_of[rank] for rank in ranks if rank in row_of]
+        if len(rows) < 2 or len(rows) < len(ranks):
+            continue
+        one_clock = len({trace.ranks[row].host for row in rows}) == 1
+        for column in range(group.shape[1]):
+            slots = [np.flatnonzero(group[row, column] == index) for row in rows]
+            if len({len(s) for s in slots}) != 1:
+                continue
+            for members in zip(*slots, strict=True):
+                at = (rows, [column] * len(rows), list(members))
+                yield Meeting(column, rows, arrived[at], left[at], one_clock)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """``lines`` add up to ``step``, "unexplained" among them. Where ``split`` is False, "communication" holds waiting
+    for peers too, since no arrivals were stamped. ``charged`` is the lateness that each rank cost the others."""
+
+    step: Table
+    lines: Mapping[str, Table]
+    charged: Table
+    split: bool
+
+    def median(self, name: str, row: int) -> float:
+        """Median over steps of a rank's line, in seconds."""
+        return float(np.nanmedian(self.lines[name][row]))
+
+    def step_s(self, row: int) -> float:
+        """Median step of a rank."""
+        return float(np.nanmedian(self.step[row]))
+
+    def active_s(self, row: int) -> float:
+        """Median step of a rank less its waiting for a core: what a machine that is not starved would take."""
+        return float(np.nanmedian(self.step[row] - self.lines["waiting for a core"][row]))
+
+    @property
+    def critical(self) -> int:
+        """Row of the rank that the others wait for: the least waiting for peers, and among equals the longest step."""
+        waits = [self.median("peer wait", row) for row in range(len(self.step))]
+        return min(range(len(waits)), key=lambda row: (waits[row], -self.step_s(row)))
+
+    @property
+    def unexplained_share(self) -> list[float]:
+        """Median over steps of what no line explains, as a share of the step, by rank; time counted twice counts."""
+        shares = np.abs(self.lines["unexplained"]) / self.step
+        return [float(share) for share in np.nanmedian(shares, axis=1)]
+
+
+def ledger(trace: TrainingTrace) -> Ledger | None:
+    """The books of a trace; None when its timers are missing or it has fewer than three steps."""
+    step, read = recorded(trace, "step_s"), recorded(trace, "input_s")
+    phases = [t for name in PHASES if (t := recorded(trace, name)) is not None]
+    if step is None or read is None or not phases or step.shape[1] < LEAST_STEPS:
+        return None
+    busy = np.nansum(np.stack(phases), axis=0)
+    wait = np.minimum(_or_zero(trace, "comm_wait_s"), busy)
+    stage = np.minimum(_or_zero(trace, "stage_wait_s"), wait)
+    peers, charged, split = _peers(trace, step)
+    peers = np.minimum(peers, wait - stage)
+    lines = {
+        "compute": busy - wait,
+        "communication": wait - stage - peers,
+        "peer wait": peers,
+        "stage wait": stage,
+        "input": np.nan_to_num(read),
+        "host": _or_zero(trace, "host_s"),
+    }
+    lines["waiting for a core"] = _take_core_waits(trace, lines)
+    lines["unexplained"] = step - np.sum(list(lines.values()), axis=0)
+    return Ledger(step[:, 1:], {name: line[:, 1:] for name, line in lines.items()}, charged[:, 1:], split)
+
+
+def _or_zero(trace: TrainingTrace, name: str) -> Table:
+    table, step = recorded(trace, name), trace.series("step_s")
+    assert step is not None
+    return np.zeros_like(step) if table is None else np.nan_to_num(table)
+
+
+def _peers(trace: TrainingTrace, step: Table) -> tuple[Table, Table, bool]:
+    """Waiting for peers by rank, lateness charged to ranks, and whether anything was stamped."""
+    waited, charged, split = np.zeros_like(step), np.zeros_like(step), False
+    for meeting in meetings(trace):
+        waited[list(meeting.rows), meeting.column] += meeting.waits
+        row, cost = meeting.last
+        charged[row, meeting.column] += cost
+        split = True
+    return waited, charged, split
+
+
+def _take_core_waits(trace: TrainingTrace, lines: dict[str, Table]) -> Table:
+    """Moves the time that a rank was ready but had no core out of the lines it fell into, and returns it."""
+    whole = _or_zero(trace, "runqueue_s")
+    parts = {
+        "input": _or_zero(trace, "runqueue_input_s"),
+        "host": _or_zero(trace, "runqueue_host_s"),
+        "communication": _or_zero(trace, "runqueue_comm_s"),
+    }
+    parts["compute"] = np.maximum(0.0, whole - np.sum(list(parts.values()), axis=0))
+    taken = np.zeros_like(whole)
+    for name, part in parts.items():
+        # The two clocks tick apart by microseconds: never take more than the line holds.
+        part = np.clip(part, 0.0, np.maximum(lines[name], 0.0))
+        lines[name] = lines[name] - part
+        taken += part
+    return taken

@@ -1,0 +1,107 @@
+"""Planted faults of time: nothing is computed wrongly, but some line of the step gets longer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddaudit.training.data import Window
+from ddaudit.training.loop import Trainer
+from ddaudit.training.planting import around, is_last_rank, planter
+
+
+def length_s(trainer: Trainer, default_ms: float) -> float:
+    """How long the planted delay lasts: what the run asks for, or the fault's own length."""
+    asked = trainer.params.plant_ms
+    return (default_ms if asked is None else asked) / 1e3
+
+
+def work(seconds: float) -> None:
+    """Multiplies matrices for so much CPU time: on a busy machine it takes longer, as true work would."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        torch.ones(64, 64) @ torch.ones(64, 64)
+
+
+def _computes_longer(trainer: Trainer, seconds: float) -> None:
+    def slow(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
+        with trainer.watch.span("forward_s"):
+            work(seconds)
+        return accumulate(window)
+
+    around(trainer.parallel, "accumulate", slow)
+
+
+@planter("slow-rank")
+def slow_rank(trainer: Trainer) -> None:
+    if is_last_rank(trainer):
+        _computes_longer(trainer, length_s(trainer, 50.0))
+
+
+@planter("slow-compute")
+def slow_compute(trainer: Trainer) -> None:
+    _computes_longer(trainer, length_s(trainer, 50.0))
+
+
+@planter("slow-input")
+def slow_input(trainer: Trainer) -> None:
+    seconds = length_s(trainer, 5.0)
+
+    def slow(draw: Callable[..., list[int]], *args: Any) -> list[int]:
+        time.sleep(seconds)  # storage that answers late; nothing signals it, so there is no event to wait for
+        return draw(*args)
+
+    around(trainer.source, "draw", slow)
+
+
+@planter("slow-input-rank")
+def slow_input_rank(trainer: Trainer) -> None:
+    seconds = length_s(trainer, 50.0)
+
+    def slow(window: Callable[[], Window]) -> Window:
+        time.sleep(seconds)
+        return window()
+
+    if is_last_rank(trainer):
+        around(trainer, "window", slow)
+
+
+@planter("late-launch")
+def late_launch(trainer: Trainer) -> None:
+    seconds = length_s(trainer, 50.0)
+
+    def late(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
+        work(seconds)  # what a slow callback costs before anything is launched
+        return accumulate(window)
+
+    around(trainer.parallel, "accumulate", late)
+
+
+@planter("slow-collective")
+def slow_collective(trainer: Trainer) -> None:
+    seconds, ledger = length_s(trainer, 50.0), trainer.parallel.ledger
+
+    def slow(all_reduce: Callable[..., Tensor], value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        if group is not None:
+            with ledger.waiting(group):
+                dist.all_reduce(value, group=group)
+                time.sleep(seconds)  # the wire is slow, for all ranks alike
+        return value
+
+    around(ledger, "all_reduce", slow)
+
+
+@planter("untimed-work")
+def untimed_work(trainer: Trainer) -> None:
+    seconds = length_s(trainer, 50.0)
+
+    def late(read: Callable[[], dict[str, float]]) -> dict[str, float]:
+        work(seconds)
+        return read()
+
+    around(trainer.watch, "read", late)
