@@ -130,8 +130,8 @@ def ledger(trace: TrainingTrace) -> Ledger | None:
         "input": np.nan_to_num(read),
         "host": _or_zero(trace, "host_s"),
     }
-    lines["waiting for a core"] = _take_core_waits(trace, lines)
     lines["unexplained"] = step - np.sum(list(lines.values()), axis=0)
+    lines["waiting for a core"] = _take_core_waits(trace, lines)
     return Ledger(step[:, 1:], {name: line[:, 1:] for name, line in lines.items()}, charged[:, 1:], split)
 
 
@@ -154,13 +154,16 @@ def _peers(trace: TrainingTrace, step: Table) -> tuple[Table, Table, bool]:
 
 def _take_core_waits(trace: TrainingTrace, lines: dict[str, Table]) -> Table:
     """Moves the time that a rank was ready but had no core out of the lines it fell into, and returns it."""
-    whole = _or_zero(trace, "runqueue_s")
+    whole, input_, host, phases, comm = (
+        _or_zero(trace, f"runqueue_{part}s") for part in ("", "input_", "host_", "phases_", "comm_")
+    )
     parts = {
-        "input": _or_zero(trace, "runqueue_input_s"),
-        "host": _or_zero(trace, "runqueue_host_s"),
-        "communication": _or_zero(trace, "runqueue_comm_s"),
+        "input": input_,
+        "host": host,
+        "communication": comm,
+        "compute": phases - comm,
+        "unexplained": whole - input_ - host - phases,
     }
-    parts["compute"] = np.maximum(0.0, whole - np.sum(list(parts.values()), axis=0))
     taken = np.zeros_like(whole)
     for name, part in parts.items():
         # The two clocks tick apart by microseconds: never take more than the line holds.

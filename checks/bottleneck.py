@@ -223,25 +223,32 @@ def straggler(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Findin
     limit = limits.straggler_share
     kept = {"where": place(trace, row), **_kept(share, limit)}
     name, cost = f"rank {trace.ranks[row].rank}", f"{_ms(float(lost[row]))} of the {_ms(books.step_s(row))} step"
-    if limit.judge(share).value == "PASS":
+    steps = float(np.mean(books.charged.argmax(axis=0) == row))
+    if limit.judge(share).value == "PASS" or steps < PERSISTENT:
         roaming = _ms(float(np.nanmedian(books.charged.sum(axis=0))))
         yield ok(
-            f"no rank is late persistently: {name} costs the others {cost}; lateness of any rank costs {roaming}",
+            f"no rank is late persistently: {name} costs the others {cost}; lateness that roams costs {roaming}",
             **kept,
         )
         return
-    late = f"{name} comes last ({_label(trace, books, row)}) and costs the others {cost}"
-    cause, excess = _cause(books, row)
-    if cause in OWN and excess >= EVIDENCE * lost[row]:
-        text = f"{late}; its own {cause} is {_ms(excess)} longer than theirs in the same steps"
+    late = f"{name} comes last ({_label(trace, row)} in {steps:.0%} of steps) and costs the others {cost}"
+    cause, excess, core = _cause(books, row)
+    if _explains(excess, core, float(lost[row]), books.active_s(row)):
+        also = f", and it waits {_ms(core)} longer for a core" if core > excess else ""
+        text = f"{late}; its own {cause} is {_ms(excess)} longer than theirs in the same steps{also}"
         yield warn("perf.straggler-rank", text, remedy=Remedy(text=REMEDIES[cause]), **kept)
         return
-    why = f"only its {cause} is longer, by {_ms(excess)}" if excess > 0 else "none of its own lines is longer"
+    why = f"its {cause} is {_ms(excess)} longer than theirs, its waiting for a core {_ms(core)}"
     yield ok(f"{late}, but that is not proven to be its fault: {why}; next probe: swap its host or its data", **kept)
 
 
+PERSISTENT = 0.7
+"""Share of steps in which the same rank must come last; lateness that roams is the price of meeting, nobody's fault."""
 EVIDENCE = 0.7
-"""Share of the lateness that a line of the late rank must explain by itself."""
+"""Share of the lateness that lines of the late rank must explain."""
+STARVED = 0.25
+"""Share of the rank's step, waiting for a core left out, that its own excess must be where a part of the lateness was
+waiting for a core: more work waits longer for a core too, but waiting alone is the neighbours' doing."""
 OWN = ("compute", "input", "host")
 """Lines that are a rank's own doing; a rank without a core is late through its neighbours."""
 REMEDIES = {
@@ -251,23 +258,27 @@ REMEDIES = {
 }
 
 
-def _cause(books: Ledger, row: int) -> tuple[str, float]:
-    """The line in which a rank exceeds the median of the others most, and by how many seconds (median over steps)."""
+def _cause(books: Ledger, row: int) -> tuple[str, float, float]:
+    """The own line in which a rank exceeds the median of the others most, by how many seconds, and by how many it
+    exceeds them in waiting for a core (medians over steps)."""
     others = [r for r in range(len(books.step)) if r != row]
-    excess = {
-        name: float(np.nanmedian(books.lines[name][row] - np.nanmedian(books.lines[name][others], axis=0)))
-        for name in (*OWN, "waiting for a core")
-    }
-    cause = max(excess, key=lambda name: excess[name])
-    return cause, excess[cause]
+
+    def excess(name: str) -> float:
+        return float(np.nanmedian(books.lines[name][row] - np.nanmedian(books.lines[name][others], axis=0)))
+
+    cause = max(OWN, key=excess)
+    return cause, excess(cause), excess("waiting for a core")
 
 
-def _label(trace: TrainingTrace, books: Ledger, row: int) -> str:
-    """positional: its place in the model gives it other work; persistent: the same rank in most steps; else roaming."""
-    steps = float(np.mean(books.charged.argmax(axis=0) == row))
-    if steps < 0.7:
-        return f"roaming, {steps:.0%} of steps"
+def _explains(excess: float, core: float, lost: float, active: float) -> bool:
+    """Whether a rank's own excess is direct evidence for what its lateness cost."""
+    if excess >= EVIDENCE * lost:
+        return True
+    return excess >= STARVED * active and excess + max(core, 0.0) >= EVIDENCE * lost
+
+
+def _label(trace: TrainingTrace, row: int) -> str:
+    """Positional where the rank's place in the model gives it other work than the rest, else persistent."""
     axes = trace.ranks[row].coords
-    if positional := [axis for axis in ("pp", "ep", "cp") if axis in axes]:
-        return f"positional, {positional[0]} {axes[positional[0]]}, {steps:.0%} of steps"
-    return f"persistent, {steps:.0%} of steps"
+    positional = [axis for axis in ("pp", "ep", "cp") if axis in axes]
+    return f"positional, {positional[0]} {axes[positional[0]]}," if positional else "persistent,"

@@ -172,8 +172,8 @@ class Stopwatch:
 
     def read(self) -> dict[str, float]:
         """Waits for the device and returns seconds by span name, plus ``step_s`` and ``cpu_s`` of the whole step,
-        ``overhead_s`` that was paused, and where Linux tells it ``runqueue_s`` of the step and of its input and host
-        spans."""
+        ``overhead_s`` that was paused, and where Linux tells it ``runqueue_s`` of the step, of its input and host spans
+        and of all the others (``runqueue_phases_s``)."""
         synchronize(self.device)
         spent = {clock: now - self._begin[clock] - self._paused[clock] for clock, now in self._clocks().items()}
         seconds: dict[str, float] = defaultdict(float)
@@ -187,7 +187,8 @@ class Stopwatch:
         seconds |= {"step_s": spent["wall"], "cpu_s": spent["cpu"], "overhead_s": self._paused["wall"]}
         if self.queue.file is not None:
             seconds["runqueue_s"] = spent["queued"]
-            seconds |= {f"runqueue_{part}_s": queued[f"{part}_s"] for part in ("input", "host")}
+            seconds |= {f"runqueue_{part}_s": queued.pop(f"{part}_s", 0.0) for part in ("input", "host")}
+            seconds["runqueue_phases_s"] = sum(queued.values())
         return dict(seconds)
 
     def _clocks(self) -> dict[str, float]:

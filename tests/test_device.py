@@ -46,6 +46,31 @@ def test_spans_of_a_name_add_up_and_pauses_are_left_out(monkeypatch: pytest.Monk
     assert seconds["step_s"] == 30.0 - (14.0 - 10.0)
 
 
+def test_the_time_of_an_inner_span_is_not_the_outer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 2.0, 5.0, 9.0, 10.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    watch = device.Stopwatch(CPU)
+    with watch.span("host_s"), watch.span("forward_s"):
+        pass
+    seconds = watch.read()
+    assert seconds["forward_s"] == 5.0 - 2.0
+    assert seconds["host_s"] == (9.0 - 1.0) - seconds["forward_s"]
+    assert watch.calls == 2
+
+
+def test_waiting_for_a_core_is_read_where_linux_counts_it_and_absent_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = device.Stopwatch(CPU)
+    counted = iter([1.0, 2.0, 2.5, 4.0])
+    monkeypatch.setattr(watch.queue, "read", lambda: next(counted))
+    watch.restart()
+    with watch.span("input_s"):
+        pass
+    seconds = watch.read()
+    assert (seconds["runqueue_s"], seconds["runqueue_input_s"], seconds["runqueue_phases_s"]) == (3.0, 0.5, 0.0)
+    monkeypatch.setattr(device.os, "open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    assert "runqueue_s" not in device.Stopwatch(CPU).read()
+
+
 def test_a_cpu_has_no_memory_counter_and_one_queue() -> None:
     assert device.memory_bytes(CPU, reset=True) is None
     with device.side_stream(CPU) as stream:

@@ -58,6 +58,9 @@ def _stamps(event: Mapping[str, Any], groups: dict[tuple[int, ...], int]) -> Ite
         return
     for stamp in stamps:
         match stamp:
-            case [int(index), float(arrived), float(left)] if 0 <= index < len(local):
-                ranks = tuple(int(rank) for rank in local[index])
-                yield groups.setdefault(ranks, len(groups)), arrived, left
+            case [int(index), float(arrived), float(left)] if 0 <= index < len(local) and _is_group(local[index]):
+                yield groups.setdefault(tuple(local[index]), len(groups)), arrived, left
+
+
+def _is_group(ranks: Any) -> bool:
+    return isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks)

@@ -11,7 +11,7 @@ import pytest
 from ddaudit.evidence import SERIES
 from tests.training.ranks import trained
 
-OF_OTHER_DEVICES = {"device_bytes", "buffer_digest", "checkpoint_s"}
+OF_OTHER_RUNS = {"device_bytes", "buffer_digest", "checkpoint_s", "exchange_s"}
 
 
 def test_the_default_run_starts_at_the_uniform_guess_and_falls_towards_the_entropy_rate(tmp_path: Path) -> None:
@@ -27,15 +27,16 @@ def test_the_default_run_starts_at_the_uniform_guess_and_falls_towards_the_entro
 def test_every_series_that_a_cpu_rank_can_know_is_recorded(tmp_path: Path) -> None:
     trace = trained(tmp_path, steps=3)
     recorded = {name for name in SERIES if trace.series(name) is not None}
-    assert recorded == set(SERIES) - OF_OTHER_DEVICES
+    assert recorded == set(SERIES) - OF_OTHER_RUNS
     assert not any(np.isnan(trace.series(name)).any() for name in recorded)
 
 
 def test_phases_fit_into_the_step(tmp_path: Path) -> None:
     trace = trained(tmp_path, steps=6)
-    phases = sum(trace.series(f"{name}_s") for name in ("input", "forward", "backward", "sync", "optimizer"))
+    names = ("input", "forward", "backward", "sync", "optimizer", "loss", "host")
+    phases = sum(trace.series(f"{name}_s") for name in names)
     assert (phases <= trace.series("step_s")).all()
-    assert (phases >= 0.5 * trace.series("step_s")).all()
+    assert np.median(phases / trace.series("step_s")) > 0.8
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
