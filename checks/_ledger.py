@@ -79,29 +79,41 @@ def meetings(trace: TrainingTrace) -> Iterator[Meeting]:
 @dataclass(frozen=True)
 class Ledger:
     """``lines`` add up to ``step``, "unexplained" among them. Where ``split`` is False, "communication" holds waiting
-    for peers too, since no arrivals were stamped. ``charged`` is the lateness that each rank cost the others."""
+    for peers too, since no arrivals were stamped. ``charged`` is the lateness that each rank cost the others;
+    ``hidden``, communication that ran under compute and is no line of its own, or None where not measured."""
 
     step: Table
     lines: Mapping[str, Table]
     charged: Table
     split: bool
+    hidden: Table | None
 
-    def median(self, name: str, row: int) -> float:
-        """Median over steps of a rank's line, in seconds."""
-        return float(np.nanmedian(self.lines[name][row]))
+    def typical(self, table: Table, row: int) -> float:
+        """Mean over the middle half of a rank's steps, by their length: unlike medians, the lines of it add up."""
+        known = np.flatnonzero(np.isfinite(self.step[row]))
+        middle = known[np.argsort(self.step[row][known], kind="stable")][len(known) // 4 : len(known) - len(known) // 4]
+        return float(table[row][middle].mean()) if len(middle) else float("nan")
+
+    def line_s(self, name: str, row: int) -> float:
+        """A rank's line in a typical step."""
+        return self.typical(self.lines[name], row)
 
     def step_s(self, row: int) -> float:
-        """Median step of a rank."""
-        return float(np.nanmedian(self.step[row]))
+        """A rank's typical step."""
+        return self.typical(self.step, row)
 
     def active_s(self, row: int) -> float:
-        """Median step of a rank less its waiting for a core: what a machine that is not starved would take."""
-        return float(np.nanmedian(self.step[row] - self.lines["waiting for a core"][row]))
+        """The typical step less its waiting for a core: what a machine that is not starved would take."""
+        return self.step_s(row) - self.line_s("waiting for a core", row)
+
+    def hidden_s(self, row: int) -> float | None:
+        """Communication that a rank hid under compute in a typical step; None where not measured."""
+        return None if self.hidden is None else self.typical(self.hidden, row)
 
     @property
     def critical(self) -> int:
         """Row of the rank that the others wait for: the least waiting for peers, and among equals the longest step."""
-        waits = [self.median("peer wait", row) for row in range(len(self.step))]
+        waits = [self.line_s("peer wait", row) for row in range(len(self.step))]
         return min(range(len(waits)), key=lambda row: (waits[row], -self.step_s(row)))
 
     @property
@@ -132,7 +144,9 @@ def ledger(trace: TrainingTrace) -> Ledger | None:
     }
     lines["unexplained"] = step - np.sum(list(lines.values()), axis=0)
     lines["waiting for a core"] = _take_core_waits(trace, lines)
-    return Ledger(step[:, 1:], {name: line[:, 1:] for name, line in lines.items()}, charged[:, 1:], split)
+    hidden = recorded(trace, "comm_hidden_s")
+    hidden = None if hidden is None else hidden[:, 1:]
+    return Ledger(step[:, 1:], {name: line[:, 1:] for name, line in lines.items()}, charged[:, 1:], split, hidden)
 
 
 def _or_zero(trace: TrainingTrace, name: str) -> Table:
@@ -157,16 +171,17 @@ def _take_core_waits(trace: TrainingTrace, lines: dict[str, Table]) -> Table:
     whole, input_, host, phases, comm = (
         _or_zero(trace, f"runqueue_{part}s") for part in ("", "input_", "host_", "phases_", "comm_")
     )
+    gaps = whole - input_ - host - phases
+    covered = np.clip(gaps, 0.0, np.maximum(lines["unexplained"], 0.0))
     parts = {
         "input": input_,
         "host": host,
         "communication": comm,
-        "compute": phases - comm,
-        "unexplained": whole - input_ - host - phases,
+        "unexplained": covered,
+        "compute": phases - comm + (gaps - covered),  # the clocks of span and queue are not read at the same instant
     }
     taken = np.zeros_like(whole)
     for name, part in parts.items():
-        # The two clocks tick apart by microseconds: never take more than the line holds.
         part = np.clip(part, 0.0, np.maximum(lines[name], 0.0))
         lines[name] = lines[name] - part
         taken += part

@@ -16,7 +16,7 @@ NEEDS = "not measured: needs phase timers over at least 3 steps"
 
 
 class BottleneckLimits(Limits):
-    """Limits on shares of the median step. Shares of a term leave the time out in which a rank waited for a core."""
+    """Limits on shares of a typical step. Shares of a term leave the time out in which a rank waited for a core."""
 
     family = "bottleneck"
 
@@ -153,7 +153,7 @@ HOST = "Look for Python work and forced waits between launches; then compile, or
 
 def _share(books: Ledger, term: str, row: int) -> float:
     active = books.active_s(row)
-    return books.median(term, row) / active if active > 0 else 0.0
+    return books.line_s(term, row) / active if active > 0 else 0.0
 
 
 def _kept(share: float, limit: Limit) -> dict[str, Any]:
@@ -162,15 +162,17 @@ def _kept(share: float, limit: Limit) -> dict[str, Any]:
 
 def _text(books: Ledger, row: int) -> str:
     """The largest term, all shares, the bounds, and what removing each would save at most."""
-    terms = {name: books.median(name, row) for name in books.lines}
+    terms = {name: books.line_s(name, row) for name in books.lines}
     step = books.step_s(row)
     candidates = {name: terms[name] for name in terms if name != "unexplained"}
     largest = max(candidates, key=lambda name: candidates[name])
     shown = [name for name in terms if terms[name] or name in ("compute", "communication", "input", "unexplained")]
     shares = ", ".join(f"{name} {terms[name] / step:.0%}" for name in shown)
     waits = terms["input"] + terms["peer wait"] + terms["stage wait"]
-    low = max(terms["compute"], terms["communication"]) + waits
-    high = terms["compute"] + terms["communication"] + waits
+    hidden = books.hidden_s(row)
+    exchanged = terms["communication"] + (hidden or 0.0)
+    low, high = max(terms["compute"], exchanged) + waits, terms["compute"] + exchanged + waits
+    overlap = f", {hidden / exchanged:.0%} of communication overlapped" if hidden is not None and exchanged else ""
     savings = {n: v for n, v in candidates.items() if n not in ("compute", "peer wait") and v > 0}
     savings["lateness of this rank"] = float(np.nanmedian(books.charged[row]))
     ordered = sorted(((v, n) for n, v in savings.items() if v > 0), reverse=True)
@@ -178,7 +180,7 @@ def _text(books: Ledger, row: int) -> str:
     mixed = "" if books.split or not terms["communication"] else "; communication holds waiting for peers too"
     return (
         f"{largest} is the largest term of the {_ms(step)} step with {_ms(terms[largest])}: {shares}; bounds"
-        f" {low * 1e3:.1f} to {high * 1e3:.1f} ms{mixed}{saved}. Not proven by an A/B probe"
+        f" {low * 1e3:.1f} to {high * 1e3:.1f} ms{overlap}{mixed}{saved}. Not proven by an A/B probe"
     )
 
 
@@ -238,7 +240,8 @@ def straggler(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Findin
         text = f"{late}; its own {cause} is {_ms(excess)} longer than theirs in the same steps{also}"
         yield warn("perf.straggler-rank", text, remedy=Remedy(text=REMEDIES[cause]), **kept)
         return
-    why = f"its {cause} is {_ms(excess)} longer than theirs, its waiting for a core {_ms(core)}"
+    longer = [f"its {n} is {_ms(v)} longer" for n, v in ((cause, excess), ("waiting for a core", core)) if v > 0]
+    why = " and ".join(longer) or "none of its own lines is longer"
     yield ok(f"{late}, but that is not proven to be its fault: {why}; next probe: swap its host or its data", **kept)
 
 

@@ -132,7 +132,7 @@ class Stopwatch:
         self._spans: list[Span] = []
         self._open: Span | None = None
         self._paused = {"wall": 0.0, "cpu": 0.0, "queued": 0.0}
-        self._begin = self._clocks()
+        self._begin = self._clocks(queue_first=True)
 
     @property
     def begin_s(self) -> float:
@@ -148,13 +148,13 @@ class Stopwatch:
     def span(self, name: str) -> Iterator[None]:
         """Times the block as part of ``name``; several spans of a name add up."""
         span = self._open = Span(name, self._open)
-        queued = self.queue.read()
         span.begin = self._mark()
+        queued = self.queue.read()
         try:
             yield
         finally:
-            span.end = self._mark()
             span.queued = self.queue.read() - queued
+            span.end = self._mark()
             self._spans.append(span)
             self._open = span.parent
 
@@ -162,12 +162,12 @@ class Stopwatch:
     def pause(self) -> Iterator[None]:
         """Leaves the block out of the whole-step clocks: bookkeeping of ours that the training would not do."""
         synchronize(self.device)
-        before = self._clocks()
+        before = self._clocks(queue_first=False)
         try:
             yield
         finally:
             synchronize(self.device)
-            for clock, now in self._clocks().items():
+            for clock, now in self._clocks(queue_first=True).items():
                 self._paused[clock] += now - before[clock]
 
     def read(self) -> dict[str, float]:
@@ -175,7 +175,8 @@ class Stopwatch:
         ``overhead_s`` that was paused, and where Linux tells it ``runqueue_s`` of the step, of its input and host spans
         and of all the others (``runqueue_phases_s``)."""
         synchronize(self.device)
-        spent = {clock: now - self._begin[clock] - self._paused[clock] for clock, now in self._clocks().items()}
+        now = self._clocks(queue_first=False)
+        spent = {clock: now[clock] - self._begin[clock] - self._paused[clock] for clock in now}
         seconds: dict[str, float] = defaultdict(float)
         queued: dict[str, float] = defaultdict(float)
         for span in self._spans:
@@ -191,8 +192,12 @@ class Stopwatch:
             seconds["runqueue_phases_s"] = sum(queued.values())
         return dict(seconds)
 
-    def _clocks(self) -> dict[str, float]:
-        return {"wall": time.perf_counter(), "cpu": time.process_time(), "queued": self.queue.read()}
+    def _clocks(self, *, queue_first: bool) -> dict[str, float]:
+        """The whole-step clocks. Between two readings the thread may lose its core: the order sees to it that what
+        the step's wall clock saw of such a wait, its queue clock saw too."""
+        queued = self.queue.read() if queue_first else 0.0
+        clocks = {"cpu": time.process_time(), "wall": time.perf_counter()}
+        return clocks | {"queued": queued if queue_first else self.queue.read()}
 
     def _mark(self) -> Any:
         if self.device.type != "cuda":

@@ -46,6 +46,7 @@ SERIES: dict[str, tuple[str, str]] = {
     "backward_s": ("s", "backward passes, including communication they hide or expose"),
     "sync_s": ("s", "exposed gradient synchronisation outside forward and backward"),
     "comm_wait_s": ("s", "blocked in collectives, wire time and waiting for the last peer together"),
+    "comm_hidden_s": ("s", "in which collectives ran under the backward pass and blocked nobody"),
     "stage_wait_s": ("s", "part of comm_wait_s: blocked for activations or gradients of another pipeline stage"),
     "exchange_s": ("s", "exchanging activations and gradients between pipeline stages, outside forward and backward"),
     "optimizer_s": ("s", "clipping, optimizer update, scheduler, clearing gradients"),

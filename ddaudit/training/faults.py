@@ -148,7 +148,7 @@ FAULTS: dict[str, Fault] = {
     "slow-rank": Fault("the last rank computes 50 ms longer in each update", MANY, "there is one rank"),
     "slow-compute": Fault("all ranks compute 50 ms longer in each update"),
     "slow-collective": Fault(
-        "the all-reduces of bookkeeping take 50 ms longer on the wire", MANY, "one rank has no peers to reduce with"
+        "one all-reduce of each update takes 50 ms longer on the wire", MANY, "one rank has no peers to reduce with"
     ),
     "late-launch": Fault("the host works for 50 ms before it launches the forward pass"),
     "untimed-work": Fault("50 ms of each update pass outside every timer"),

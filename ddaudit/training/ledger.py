@@ -46,7 +46,8 @@ class SyncLedger:
         self.reductions = self.calls = self.bytes = self.timings = 0
         self.wait_s = self.stage_wait_s = self.queued_s = 0.0
         self.stamps: list[tuple[int, float, float]] = []
-        self._launched = self._finished = self._queued_before = 0.0
+        self.hidden_s: float | None = None
+        self._launched = self._finished = self._flying_s = self._queued_before = 0.0
 
     def count(self, buffer: Tensor, parameters: int) -> None:
         """Notes one gradient collective over ``buffer`` that carries ``parameters`` whole parameters."""
@@ -57,12 +58,12 @@ class SyncLedger:
     @contextmanager
     def waiting(self, group: dist.ProcessGroup | None) -> Iterator[None]:
         """Times and stamps a blocking collective over ``group``."""
-        queued, arrived = self._queue.read(), time.perf_counter()
+        arrived, queued = time.perf_counter(), self._queue.read()
         try:
             yield
         finally:
-            self.waited(group, arrived, time.perf_counter())
             self.queued_s += self._queue.read() - queued
+            self.waited(group, arrived, time.perf_counter())
 
     def waited(self, group: dist.ProcessGroup | None, arrived: float, left: float) -> None:
         """Notes a wait that was timed elsewhere. None: the group is not known, so nobody can tell who came last."""
@@ -96,7 +97,8 @@ class SyncLedger:
     @contextmanager
     def functional_waits(self, group: dist.ProcessGroup) -> Iterator[None]:
         """Charges waits of torch's functional collectives over ``group``, which tensor parallelism uses. They offer no
-        hook, so the function that all of them wait in is wrapped while the block runs (CPU ranks only)."""
+        hook, so the function that all of them wait in is wrapped while the block runs (CPU ranks only). A rank counts
+        as arrived when it begins to wait, shortly after it issued its part."""
         wait = functional.wait_tensor
 
         def timed_wait(tensor: Tensor) -> Any:
@@ -110,14 +112,16 @@ class SyncLedger:
         finally:
             functional.wait_tensor = wait
 
-    def launched(self) -> None:
-        """An asynchronous collective was started: its gradients were ready."""
+    def launched(self) -> float:
+        """An asynchronous collective was started: its gradients were ready. Returns the moment."""
         self._queued_before = self._queue.read()
         self._launched = time.perf_counter()
+        return self._launched
 
-    def finished(self) -> None:
-        """An asynchronous collective ended. May be called by the backend's thread."""
-        self._finished = time.perf_counter()
+    def finished(self, launched: float) -> None:
+        """The asynchronous collective that was launched then has ended. May be called by the backend's thread."""
+        begin, self._finished = max(launched, self._finished), time.perf_counter()
+        self._flying_s += self._finished - begin
 
     def close_backward(self, group: dist.ProcessGroup | None) -> None:
         """Charges the tail of a backward pass: from the moment the last gradients were ready until the last collective
@@ -125,10 +129,11 @@ class SyncLedger:
         if self._launched and self.timed:
             finished = max(self._launched, self._finished)
             self.waited(group, self._launched, finished)
+            self.hidden_s = (self.hidden_s or 0.0) + max(0.0, self._flying_s - (finished - self._launched))
             # Of the time without a core, what does not fit behind the collective's end lay before it.
             queued = self._queue.read() - self._queued_before
             self.queued_s += max(0.0, queued - (time.perf_counter() - finished))
-        self._launched = self._finished = 0.0
+        self._launched = self._finished = self._flying_s = 0.0
 
     def all_reduce(self, value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Sums ``value`` over ``group`` in place, as bookkeeping (not counted as gradient); None is a group of one."""
@@ -156,5 +161,7 @@ class SyncLedger:
         }
         if self.timed:
             series |= {"comm_wait_s": self.wait_s, "stage_wait_s": self.stage_wait_s, "runqueue_comm_s": self.queued_s}
+        if self.hidden_s is not None:
+            series["comm_hidden_s"] = self.hidden_s
         self._clear()
         return series

@@ -84,13 +84,15 @@ def late_launch(trainer: Trainer) -> None:
 
 @planter("slow-collective")
 def slow_collective(trainer: Trainer) -> None:
-    seconds, ledger = length_s(trainer, 50.0), trainer.parallel.ledger
+    seconds, ledger, delayed = length_s(trainer, 50.0), trainer.parallel.ledger, set[int]()
 
     def slow(all_reduce: Callable[..., Tensor], value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        if group is not None:
-            with ledger.waiting(group):
-                dist.all_reduce(value, group=group)
-                time.sleep(seconds)  # the wire is slow, for all ranks alike
+        if group is None or trainer.updates_done in delayed:
+            return all_reduce(value, group)
+        delayed.add(trainer.updates_done)
+        with ledger.waiting(group):
+            dist.all_reduce(value, group=group)
+            time.sleep(seconds)  # the wire is slow, for all ranks alike
         return value
 
     around(ledger, "all_reduce", slow)

@@ -107,7 +107,7 @@ def test_a_rank_that_waits_for_a_core_is_late_but_not_to_blame():
     starved = {"runqueue_s": [[0.0], [0.04]], "runqueue_phases_s": [[0.0], [0.04]]}
     (finding,) = asked("bottleneck.straggler", run([0.0, 0.04], **starved))
     assert finding.status.value == "PASS"
-    assert "its waiting for a core 40.0 ms" in finding.text
+    assert "its waiting for a core is 40.0 ms longer" in finding.text
 
 
 def test_lateness_that_takes_turns_is_no_straggler():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,8 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainingTrace]:
-    runs = {name: {**kind, "steps": 6} for name, kind in KINDS.items()}
-    runs["late"] = {"parallel": "data", "steps": 6, "plant": "slow-input-rank", "plant_ms": LATE_MS}
+    runs = {name: {**kind, "steps": 5} for name, kind in KINDS.items()}
+    runs["late"] = {"parallel": "data", "steps": 5, "plant": "slow-input-rank", "plant_ms": LATE_MS}
     return trained_all(tmp_path_factory.mktemp("account"), 2, runs)
 
 
@@ -46,8 +45,10 @@ def test_ranks_stamp_the_same_meetings_and_leave_after_the_last_one_came(
     group, arrived, left = stamps
     assert traces[kind].groups == ((0, 1),)
     assert (group[0] == group[1]).all()
-    # An asynchronous end is stamped by the backend's thread; microseconds may lie between it and the peer's arrival.
-    assert np.nanmin(left.min(axis=0) - arrived.max(axis=0)) > -1e-3
+    # Microseconds lie between an end that a backend's thread stamps and the peer's arrival; and a rank that issued its
+    # part early may come to wait for it only after the others left.
+    early = left.min(axis=0) - arrived.max(axis=0) < -1e-3
+    assert early.mean() < 0.2
 
 
 def test_a_late_rank_is_charged_with_what_the_other_waited(traces: dict[str, TrainingTrace]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ddaudit.evidence import SERIES
 from tests.training.ranks import trained
 
-OF_OTHER_RUNS = {"device_bytes", "buffer_digest", "checkpoint_s", "exchange_s"}
+OF_OTHER_RUNS = {"device_bytes", "buffer_digest", "checkpoint_s", "exchange_s", "comm_hidden_s"}
 
 
 def test_the_default_run_starts_at_the_uniform_guess_and_falls_towards_the_entropy_rate(tmp_path: Path) -> None:

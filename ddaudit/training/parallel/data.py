@@ -46,14 +46,14 @@ class DataParallel(Parallel):
         """Averages one bucket of gradients while the backward pass goes on."""
         buffer = bucket.buffer().div_(self.average_over)
         self.ledger.count(buffer, len(bucket.parameters()))
-        self.ledger.launched()
+        launched = self.ledger.launched()
         work = dist.all_reduce(buffer, group=self.data_group, async_op=True)
         assert work is not None
-        reduced: torch.futures.Future[Tensor] = work.get_future().then(self._reduced)
+        reduced: torch.futures.Future[Tensor] = work.get_future().then(lambda done: self._reduced(done, launched))
         return reduced
 
-    def _reduced(self, done: torch.futures.Future[list[Tensor]]) -> Tensor:
-        self.ledger.finished()
+    def _reduced(self, done: torch.futures.Future[list[Tensor]], launched: float) -> Tensor:
+        self.ledger.finished(launched)
         return done.value()[0]
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
