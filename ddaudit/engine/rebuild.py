@@ -4,6 +4,7 @@ the same functions, so their records agree: plan, journal and the ranks' events 
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def rebuild(run_dir: Path, packs: Packs) -> Record:
     """
     plan, journal = read_plan(run_dir), read_journal(run_dir)
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)
-    if not journal.complete:
+    if not journal.completes(plan):
         judged += _never_reached(plan, judged, packs.registry)
     return build_record(journal, plan, judged, write_evidence(run_dir, judged))
 
@@ -114,7 +115,7 @@ def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidenc
         verdict=verdict,
         exit_code=int(code),
         fail_on=journal.head.options.fail_on,
-        complete=journal.complete,
+        complete=journal.completes(plan),
     )
 
 
@@ -129,11 +130,11 @@ def _conclude(journal: Journal, plan: Plan, findings: Sequence[Finding]) -> tupl
         strict=options.strict,
         warn_as_fail=options.warn_as_fail,
     )
-    if journal.end is None:
-        return Verdict.INTERRUPTED, code if code is Exit.FAIL else Exit.INCONCLUSIVE
-    if journal.end.signal is not None:
-        return Verdict.INTERRUPTED, Exit.INTERRUPTED if journal.end.signal == 2 else Exit.TERMINATED
-    return verdict, code
+    if journal.completes(plan):
+        return verdict, code
+    if journal.end is not None and journal.end.signal is not None:
+        return Verdict.INTERRUPTED, Exit.INTERRUPTED if journal.end.signal == signal.SIGINT else Exit.TERMINATED
+    return Verdict.INTERRUPTED, code if code is Exit.FAIL else Exit.INCONCLUSIVE
 
 
 def _pack_finding(failure: Failure) -> Finding:
