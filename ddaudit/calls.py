@@ -134,9 +134,11 @@ def _packs(folders: Sequence[PathLike]) -> Packs:
 
 def _walk(session: Any, settings: Mapping[str, Any], answers: Mapping[str, str], watcher: Watcher | None) -> Run:
     from ddaudit.engine import Options, Settings
+    from ddaudit.engine.folder import writing
     from ddaudit.report import write_reports
 
     with session.walking(Options(Settings(**settings), answers), watcher) as walk:
         record = walk.execute("run")
-        write_reports(record, session.run_dir, ("html", "md"), session.packs.template_folders)
+        with writing(session.run_dir):
+            write_reports(record, session.run_dir, ("html", "md"), session.packs.template_folders)
     return Run(record, session.run_dir)
