@@ -156,7 +156,7 @@ def _explain(trace: TrainingTrace, bad: list[Deviation], rows: list[Deviation]) 
 
 
 def _norms(trace: TrainingTrace, reference: TrainingTrace, limit: Limit) -> Finding:
-    """The global gradient norm of every rank, by which it would clip: a norm over shards is a computation of its own."""
+    """The global gradient norm of every rank, by which it would clip; over shards it is a computation of its own."""
     mine, other = recorded(trace, "grad_norm"), recorded(reference, "grad_norm")
     if mine is None or other is None:
         return skip("not measured: the gradient norms were not recorded")
