@@ -15,6 +15,7 @@ FLOORS = {
     "launch": 3, "worker": 3,
     "engine": 4, "report": 4,
     "cli": 5,
+    "calls": 6,
 }  # fmt: skip
 
 #: On the second floor, probes drive the rooms that know their subject; nothing else there knows a neighbour.
