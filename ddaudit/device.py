@@ -11,7 +11,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ddaudit.errors import LaunchProblem
@@ -97,16 +96,27 @@ class RunQueue:
         return 0.0 if self.file is None else int(os.pread(self.file, 64, 0).split(None, 2)[1]) / 1e9
 
 
-@dataclass
 class Span:
-    """One timed block. Marks are seconds on a CPU and events on CUDA; ``queued`` is what :class:`RunQueue` counted in
-    it, and ``parent`` the span that it lies in."""
+    """One timed block of a :class:`Stopwatch`. Marks are seconds on a CPU and events on CUDA; ``queued`` is what
+    :class:`RunQueue` counted in it, and ``parent`` the span that it lies in. (A generator would cost twice the time.)
+    """
 
-    name: str
-    parent: Span | None
-    begin: Any = None
-    end: Any = None
-    queued: float = 0.0
+    __slots__ = ("begin", "end", "name", "parent", "queued", "watch")
+
+    def __init__(self, watch: Stopwatch, name: str) -> None:
+        self.watch, self.name = watch, name
+        self.parent: Span | None = None
+
+    def __enter__(self) -> None:
+        self.parent, self.watch.inner = self.watch.inner, self
+        self.begin = self.watch.mark()
+        self.queued = self.watch.queue.read()
+
+    def __exit__(self, *_: object) -> None:
+        self.queued = self.watch.queue.read() - self.queued
+        self.end = self.watch.mark()
+        self.watch.spans.append(self)
+        self.watch.inner = self.parent
 
     def seconds(self) -> float:
         if isinstance(self.begin, float):
@@ -119,7 +129,7 @@ class Stopwatch:
 
     On CUDA a span is a pair of events on the current stream and its length is read only in :meth:`read`, so timing
     adds no synchronisation to the step itself. Spans may nest: the inner one's time is not the outer one's, so spans
-    never count a moment twice.
+    never count a moment twice. ``spans`` are those that ended in this step, ``inner`` the one that is open.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -129,8 +139,8 @@ class Stopwatch:
 
     def restart(self) -> None:
         """Forgets all spans and starts the whole-step clocks (wall, CPU time of this process, waiting for a core)."""
-        self._spans: list[Span] = []
-        self._open: Span | None = None
+        self.spans: list[Span] = []
+        self.inner: Span | None = None
         self._paused = {"wall": 0.0, "cpu": 0.0, "queued": 0.0}
         self._begin = self._clocks(queue_first=True)
 
@@ -142,21 +152,11 @@ class Stopwatch:
     @property
     def calls(self) -> int:
         """Spans timed in this step."""
-        return len(self._spans)
+        return len(self.spans)
 
-    @contextlib.contextmanager
-    def span(self, name: str) -> Iterator[None]:
+    def span(self, name: str) -> Span:
         """Times the block as part of ``name``; several spans of a name add up."""
-        span = self._open = Span(name, self._open)
-        span.begin = self._mark()
-        queued = self.queue.read()
-        try:
-            yield
-        finally:
-            span.queued = self.queue.read() - queued
-            span.end = self._mark()
-            self._spans.append(span)
-            self._open = span.parent
+        return Span(self, name)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -179,7 +179,7 @@ class Stopwatch:
         spent = {clock: now[clock] - self._begin[clock] - self._paused[clock] for clock in now}
         seconds: dict[str, float] = defaultdict(float)
         queued: dict[str, float] = defaultdict(float)
-        for span in self._spans:
+        for span in self.spans:
             seconds[span.name] += span.seconds()
             queued[span.name] += span.queued
             if span.parent is not None:
@@ -199,7 +199,8 @@ class Stopwatch:
         clocks = {"cpu": time.process_time(), "wall": time.perf_counter()}
         return clocks | {"queued": queued if queue_first else self.queue.read()}
 
-    def _mark(self) -> Any:
+    def mark(self) -> Any:
+        """Now: seconds, or an event on the device's current stream."""
         if self.device.type != "cuda":
             return time.perf_counter()
         import torch

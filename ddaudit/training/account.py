@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,17 +12,21 @@ import torch
 from ddaudit.device import Stopwatch
 from ddaudit.training.ledger import SyncLedger
 
-__all__ = ["StepAccount", "cost_of_a_timer_s"]
+__all__ = ["StepAccount", "timer_costs_s"]
 
 
-def cost_of_a_timer_s(device: torch.device, calls: int = 64) -> float:
-    """CPU seconds of one timed span, measured on spans that hold nothing. Timing a wait costs about the same."""
-    watch = Stopwatch(device)
-    begin = time.thread_time()
-    for _ in range(calls):
-        with watch.span("host_s"):
-            pass
-    return (time.thread_time() - begin) / calls
+def timer_costs_s(device: torch.device, calls: int = 64) -> tuple[float, float]:
+    """CPU seconds of one timed span and of one timed wait, measured on such that hold nothing."""
+    watch, ledger = Stopwatch(device), SyncLedger(device)
+
+    def cost(timer: Callable[[], AbstractContextManager[None]]) -> float:
+        begin = time.thread_time()
+        for _ in range(calls):
+            with timer():
+                pass
+        return (time.thread_time() - begin) / calls
+
+    return cost(lambda: watch.span("host_s")), cost(lambda: ledger.waiting(None))
 
 
 class StepAccount:
@@ -29,7 +35,7 @@ class StepAccount:
     arrived, left; seconds since the start) for each collective."""
 
     def __init__(self, device: torch.device) -> None:
-        self.timer_s = cost_of_a_timer_s(device)
+        self.span_cost_s, self.wait_cost_s = timer_costs_s(device)
         self.stamps: dict[str, Any] = {}
         self.reopen()
 
@@ -42,9 +48,8 @@ class StepAccount:
         was closed: digests, records and captures, which the training would not do."""
         between = watch.begin_s - self._closed
         values = watch.read()
-        calls = watch.calls + ledger.timings
         values["overhead_s"] += max(0.0, between)
-        values["timer_s"] = calls * self.timer_s
+        values["timer_s"] = watch.calls * self.span_cost_s + ledger.timings * self.wait_cost_s
         marks = [[group, arrived - watch.begin_s, left - watch.begin_s] for group, arrived, left in ledger.stamped]
         self.stamps = {"begin_s": watch.begin_s}
         if marks:
