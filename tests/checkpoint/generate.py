@@ -79,7 +79,9 @@ def item(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def dcp(folder: Path, tensors: dict[str, torch.Tensor], values: dict[str, Any], ranks: int = RANKS, cut: int = 0) -> Path:
+def dcp(
+    folder: Path, tensors: dict[str, torch.Tensor], values: dict[str, Any], ranks: int = RANKS, cut: int = 0
+) -> Path:
     """A DCP save: tensors are cut along dimension ``cut`` over the ranks, values are byte items of rank 0."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [b""] * ranks
@@ -145,7 +147,10 @@ def hf(folder: Path, step: int = STEP, ranks: int = RANKS, **state: Any) -> Path
     save(optimizer(params, step), folder / "optimizer.pt")
     save({"last_epoch": step, "base_lrs": [0.1]}, folder / "scheduler.pt")
     for rank in range(ranks):
-        save({"cpu": torch.zeros(8, dtype=torch.uint8)}, folder / (f"rng_state_{rank}.pth" if ranks > 1 else "rng_state.pth"))
+        save(
+            {"cpu": torch.zeros(8, dtype=torch.uint8)},
+            folder / (f"rng_state_{rank}.pth" if ranks > 1 else "rng_state.pth"),
+        )
     (folder / "config.json").write_text(json.dumps({"torch_dtype": "float32"}))
     save_foreign(
         folder / "training_args.bin", "transformers.training_args", "TrainingArguments",
@@ -162,7 +167,10 @@ def accelerate(folder: Path, *, loader: int = 12, last_epoch: int = 12, ranks: i
     safetensors(params, folder / "model.safetensors")
     save(optimizer(params), folder / "optimizer.bin")
     save({"last_epoch": last_epoch, "base_lrs": [0.1]}, folder / "scheduler.bin")
-    save({"_num_yielded": loader, "_sampler_iter_yielded": loader, "_iterator_finished": False}, folder / "dl_state_dict.bin")
+    save(
+        {"_num_yielded": loader, "_sampler_iter_yielded": loader, "_iterator_finished": False},
+        folder / "dl_state_dict.bin",
+    )
     for rank in range(ranks):
         save({"step": 12, "torch_manual_seed": torch.zeros(8, dtype=torch.uint8)}, folder / f"random_states_{rank}.pkl")
     save({"steps": STEP, "epoch": 0}, folder / "custom_checkpoint_0.pkl")
@@ -227,11 +235,15 @@ def megatron(root: Path, tp: int = 2, step: int = STEP, **change: Any) -> Path:
     return root
 
 
-def megatron_dist(folder: Path, *, sharding: str = "dp_reshardable", ep: int = 1, rng: bool = True, optimizer: bool = True) -> Path:
+def megatron_dist(
+    folder: Path, *, sharding: str = "dp_reshardable", ep: int = 1, rng: bool = True, optimizer: bool = True
+) -> Path:
     params = weights()
     tensors = {f"decoder.{n}": p for n, p in params.items()}
     if optimizer:
-        tensors.update({f"optimizer.state.{w}.decoder.{n}": p**2 for n, p in params.items() for w in ("exp_avg", "exp_avg_sq")})
+        tensors.update(
+            {f"optimizer.state.{w}.decoder.{n}": p**2 for n, p in params.items() for w in ("exp_avg", "exp_avg_sq")}
+        )
     values = {"rng_state/shard_0.0_1.1": {"torch": b"0" * 8}} if rng else {}
     dcp(folder, tensors, values)
     args = argparse.Namespace(

@@ -266,7 +266,9 @@ def a_bogus_single_file_beside_the_shards(root: Path) -> Path:
 
 @case("B10", "DEGRADED", "weights.tie-broken")
 def tied_weights_with_different_values(root: Path) -> Path:
-    g.safetensors({"model.embed_tokens.weight": torch.ones(4, 2), "lm_head.weight": torch.zeros(4, 2)}, root / "model.safetensors")
+    g.safetensors(
+        {"model.embed_tokens.weight": torch.ones(4, 2), "lm_head.weight": torch.zeros(4, 2)}, root / "model.safetensors"
+    )
     (root / "config.json").write_text('{"tie_word_embeddings": true}')
     return root
 
@@ -565,7 +567,9 @@ def test_a_healthy_twin_stays_quiet(name: str, tmp_path: Path):
 @pytest.mark.parametrize(("ranks", "tp", "kind"), [(4, 1, "sampler.target"), (2, 2, "optimizer.target")])
 def test_a_changed_target_layout_is_told(ranks: int, tp: int, kind: str, tmp_path: Path):
     """C06 and D15: the files are good, the plan for the next job is what does not fit."""
-    folder = g.megatron_dist(tmp_path / "iter_0000006") if kind == "optimizer.target" else g.hf(tmp_path / "checkpoint-6")
+    folder = (
+        g.megatron_dist(tmp_path / "iter_0000006") if kind == "optimizer.target" else g.hf(tmp_path / "checkpoint-6")
+    )
     assert kind in ids(audit(folder, target=(ranks, tp, 1)))
     assert kind not in ids(audit(folder))
 

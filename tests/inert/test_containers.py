@@ -14,7 +14,16 @@ import pytest
 import torch
 
 from ddaudit.inert import (
-    BytesSource, FileSource, Malformed, TensorRef, inside, read_json, read_safetensors, read_torch, read_zip, unsafe_name,
+    BytesSource,
+    FileSource,
+    Malformed,
+    TensorRef,
+    inside,
+    read_json,
+    read_safetensors,
+    read_torch,
+    read_zip,
+    unsafe_name,
 )  # fmt: skip
 
 
@@ -43,7 +52,15 @@ def test_tensor_bytes_are_found_where_torch_put_them(legacy: bool):
 
 
 def test_every_dtype_of_torch_is_known():
-    for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.float8_e4m3fn, torch.complex64):
+    for dtype in (
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.int8,
+        torch.bool,
+        torch.float8_e4m3fn,
+        torch.complex64,
+    ):
         ref = read_torch(BytesSource(saved(torch.zeros(3, dtype=dtype)))).value
         assert ref.dtype == str(dtype).removeprefix("torch.")
         assert ref.extent * ref.item_bytes == torch.zeros(3, dtype=dtype).nbytes
@@ -77,7 +94,13 @@ def lying_zip(**change: int) -> bytes:
     raw = bytearray(buffer.getvalue())
     at = raw.rfind(b"PK\x01\x02")
     for field, value in change.items():
-        offset, kind = {"flags": (8, "<H"), "method": (10, "<H"), "size": (24, "<I"), "packed": (20, "<I"), "header": (42, "<I")}[field]
+        offset, kind = {
+            "flags": (8, "<H"),
+            "method": (10, "<H"),
+            "size": (24, "<I"),
+            "packed": (20, "<I"),
+            "header": (42, "<I"),
+        }[field]
         struct.pack_into(kind, raw, at + offset, value)
     return bytes(raw)
 
@@ -163,7 +186,9 @@ def test_duplicate_json_keys_are_kept_in_mind():
     assert read_json(b'{"a":1,"b":{"c":1,"c":2}}').duplicates == ["c"]
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "a\0b", "", "C:\\x", "\\\\host\\x", "a\\..\\..\\b", 7, None])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/../../b", "a\0b", "", "C:\\x", "\\\\host\\x", "a\\..\\..\\b", 7, None]
+)
 def test_names_that_lead_out_are_unsafe(name: object):
     assert unsafe_name(name) is not None
 

@@ -31,7 +31,9 @@ def saved(legacy: bool) -> bytes:
 
 
 def safetensors() -> bytes:
-    text = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "__metadata__": {"k": "v"}}).encode()
+    text = json.dumps(
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "__metadata__": {"k": "v"}}
+    ).encode()
     return struct.pack("<Q", len(text)) + text + b"\0" * 8
 
 
