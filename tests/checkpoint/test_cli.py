@@ -60,9 +60,15 @@ def test_no_command_imports_torch(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("fault", "code", "word"),
-    [("none", 0, "OK"), ("cut", 1, "BROKEN"), ("nan", 1, "WRONG"), ("no-sampler", 1, "NOT-RESUMABLE"),
-     ("payload", 1, "SECURITY"), ("no-scaler", 0, "DEGRADED")],
-)  # fmt: skip
+    [
+        ("none", 0, "OK"),
+        ("cut", 1, "BROKEN"),
+        ("nan", 1, "WRONG"),
+        ("no-sampler", 1, "NOT-RESUMABLE"),
+        ("payload", 1, "SECURITY"),
+        ("no-scaler", 0, "DEGRADED"),
+    ],
+)
 def test_audit_exits_by_its_verdict(fault: str, code: int, word: str, tmp_path: Path, as_json: AsJson):
     got, answer = as_json("audit", write_sample(tmp_path, fault))
     assert (got, answer["exit_code"], answer["checkpoint"]["verdict"]) == (code, code, word)

@@ -192,9 +192,10 @@ def test_nan_and_inf_are_counted_and_large_numbers_are_neither(dtype: str, raw: 
 def test_cover_agrees_with_counting_every_element(data: st.DataObject):
     shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     draw_box = st.tuples(*[st.tuples(st.integers(0, n - 1), st.integers(0, n)) for n in shape])
-    boxes = []
-    for box in data.draw(st.lists(draw_box, max_size=6)):
-        boxes.append((tuple(o for o, _ in box), tuple(min(n, s - o) for (o, n), s in zip(box, shape, strict=True))))
+    boxes = [
+        (tuple(o for o, _ in box), tuple(min(n, s - o) for (o, n), s in zip(box, shape, strict=True)))
+        for box in data.draw(st.lists(draw_box, max_size=6))
+    ]
     count = np.zeros(shape, int)
     for offsets, sizes in boxes:
         count[tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))] += 1
