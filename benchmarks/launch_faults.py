@@ -3,7 +3,7 @@
 ``python -m benchmarks.launch_faults [--moments 5] [--kills 10] [--ranks 2 4]`` from the repository root. For every
 number of ranks: SIGKILL and SIGSTOP from outside at a random time after the rank's start (its start-up included), and
 an exception, an abort, a hang outside and a hang inside a collective at a random step of a random rank. Then SIGKILL
-of the driver, with DataLoader workers at work, at random times from its start on.
+of the driver at random times: in turn from its start on, and once ranks and DataLoader workers are at work.
 """
 
 from __future__ import annotations
@@ -77,15 +77,19 @@ def run_kills(chance: random.Random, count: int) -> int:
     clean = 0
     for number in range(count):
         busy = {"fault": "none", "ranks": 2, "steps": 100_000, "pause_s": 0.01, "loader_workers": 1, "timeout_s": 60}
-        after_s = chance.uniform(0.05, 6.0)
+        at_work = number % 2 == 1
+        after_s = chance.uniform(0.0, 1.0 if at_work else 4.0)
         with tempfile.TemporaryDirectory() as folder, drive.driver(Path(folder), [busy]) as process:
+            while at_work and len(drive.session_members(process.pid)) < 6:
+                time.sleep(0.01)  # driver, server, two ranks, two loader workers
             time.sleep(after_s)
             alive = len(drive.session_members(process.pid))
             os.kill(process.pid, signal.SIGKILL)
             gone = drive.seconds_until_gone(process.pid, 5.0)
             clean += gone is not None
             told = f"gone after {gone:.2f} s" if gone is not None else "LEFT BEHIND"
-            print(f"kill {number + 1}: after {after_s:.2f} s with {alive} processes: {told}")
+            since = "all were at work" if at_work else "its start"
+            print(f"kill {number + 1}: {after_s:.2f} s after {since}, with {alive} processes: {told}")
     return clean
 
 

@@ -10,11 +10,15 @@ from ddaudit.evidence import (
     CheckpointWritten,
     CommandRun,
     Evidence,
+    HostLoad,
     Job,
+    JobNumbers,
+    JobPlan,
     JsonEvidence,
     LaunchFacts,
     Measure,
     Measures,
+    Neighbour,
     RankOutcome,
     RankPlace,
     Stream,
@@ -23,12 +27,15 @@ from ddaudit.evidence import (
 )
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.incident import IncidentFacts, Suspect
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
+from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
 from ddaudit.registry import NoParams, check, probe
 
 __all__ = [
+    "EXAMPLE_JOB",
     "SERIES",
     "Array",
     "ArrayEvidence",
@@ -39,7 +46,11 @@ __all__ = [
     "Evidence",
     "Fault",
     "Finding",
+    "HostLoad",
+    "IncidentFacts",
     "Job",
+    "JobNumbers",
+    "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
     "Limit",
@@ -48,6 +59,7 @@ __all__ = [
     "MeasureLimits",
     "Measures",
     "NameSeen",
+    "Neighbour",
     "NoParams",
     "Plant",
     "Position",
@@ -59,6 +71,7 @@ __all__ = [
     "Status",
     "StepValue",
     "Stream",
+    "Suspect",
     "TensorCapture",
     "TrainingTrace",
     "Where",

@@ -29,6 +29,7 @@ from ddaudit import flightrecorder, packs
 from ddaudit.context import ProbeContext
 from ddaudit.errors import LaunchProblem, PackProblem, Problem, RunbookProblem
 from ddaudit.evidence.events import EventWriter
+from ddaudit.redact import learn
 from ddaudit.registry import ProbeSpec
 from ddaudit.runbook.model import Plan, PlannedStep
 
@@ -83,6 +84,8 @@ class Order(_Strict):
     deadline: float
     store: Store | None = None
     facts: Mapping[str, Any] = Field(default_factory=dict)
+    secrets: tuple[str, ...] = Field((), repr=False)
+    """Values that no event may hold; told over the socket and never written."""
 
     @property
     def name(self) -> str:
@@ -101,6 +104,16 @@ class Order(_Strict):
     def stack_path(self) -> Path:
         return self.log_path.with_suffix(".stack")
 
+    @property
+    def scratch(self) -> Path:
+        return self.run_dir / "scratch" / self.folder
+
+    def make_folders(self) -> None:
+        """Makes the step's folders, one level at a time: a run folder that was removed must not come back."""
+        for folder in (self.events_path.parent, self.log_path.parent, self.scratch):
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+
 
 def main(order: Order, control: socket.socket) -> int:
     """Runs the order to its end and returns the exit code; never raises.
@@ -109,6 +122,7 @@ def main(order: Order, control: socket.socket) -> int:
     connections, and the true culprit would hide among "connection closed by peer" errors.
     """
     reserve = bytearray(RESERVE_BYTES)
+    learn(order.secrets)
     try:
         events = EventWriter(order.events_path)
         link = _Link(control, events)
@@ -143,9 +157,6 @@ def _run(order: Order, events: EventWriter) -> None:
         plan = Plan.model_validate_json(order.plan.read_text("utf-8"))
         spec = _find_probe(plan, order)
         params = _params(spec, order)
-    scratch = order.run_dir / "scratch" / order.folder
-    scratch.parent.mkdir(exist_ok=True)
-    scratch.mkdir(exist_ok=True)
     context = ProbeContext(
         step=order.step.id,
         rank=order.rank,
@@ -154,7 +165,7 @@ def _run(order: Order, events: EventWriter) -> None:
         host=order.host,
         device=plan.device,
         run_dir=order.run_dir,
-        scratch=scratch,
+        scratch=order.scratch,
         events=events,
         deadline=order.deadline,
         seed=plan.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +14,19 @@ from ddaudit.errors import Exit, UsageProblem
 
 if TYPE_CHECKING:
     from ddaudit.packs import Packs
+    from ddaudit.record import Record
 
-__all__ = ["emit_json", "envelope", "json_option", "load_packs", "pack_options", "parse_params", "problem_envelope"]
+__all__ = [
+    "check_folder",
+    "emit_json",
+    "envelope",
+    "json_option",
+    "load_packs",
+    "pack_options",
+    "parse_params",
+    "problem_envelope",
+    "write_reports",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,23 +58,42 @@ def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:
     return loader.load(pack, entries=everything, environment=everything)
 
 
-def parse_params(pairs: Sequence[str]) -> dict[str, str]:
+def parse_params(pairs: Sequence[str], option: str = "-P") -> dict[str, str]:
     """``-P name=value`` words to a mapping; UsageProblem on a word without ``=`` or a name given twice."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UsageProblem(f"-P {pair!r}", expected="name=value")
+            raise UsageProblem(f"{option} {pair!r}", expected="name=value")
         if name in found:
-            raise UsageProblem(f"-P {name} is given twice", fix="keep one")
+            raise UsageProblem(f"{option} {name} is given twice", fix="keep one")
         found[name] = value
     return found
 
 
 def envelope(command: str, verdict: str, exit_code: int, **more: Any) -> dict[str, Any]:
     """The object that every ``--json`` prints: the keys common to all commands, then the command's own."""
-    head = {"schema": "ddaudit/1", "command": command, "verdict": verdict, "exit_code": int(exit_code)}
-    return {**head, "run": None, "questions": [], "findings": [], **more}
+    from ddaudit import __version__
+    from ddaudit.findings import QUESTIONS
+    from ddaudit.record import answers
+
+    return {
+        "schema": "ddaudit/1",
+        "command": command,
+        "verdict": verdict,
+        "exit_code": int(exit_code),
+        "run": None,
+        "run_id": None,
+        "ddaudit_version": __version__,
+        "created": time.time(),
+        "seconds": None,
+        "complete": True,
+        "questions": [{**a.model_dump(mode="json"), "question": QUESTIONS[a.id]} for a in answers((), {})],
+        "findings": [],
+        "steps": [],
+        "facts": {},
+        **more,
+    }
 
 
 def problem_envelope(command: str, text: str, code: Exit) -> str:
@@ -86,3 +117,14 @@ def check_folder(path: str) -> Path:
     if not folder.is_dir():
         raise UsageProblem("no such folder", where=path)
     return folder
+
+
+def write_reports(record: Record, run_dir: Path, formats: Sequence[str], template_folders: Sequence[Path]) -> None:
+    """Writes reports beside the record. One that cannot be written costs a line on stderr and nothing else: the record
+    has everything, and the verdict stands."""
+    from ddaudit import report
+
+    try:
+        report.write_reports(record, run_dir, formats, template_folders)
+    except OSError as error:
+        click.echo(f"ddaudit: reports were not written to {run_dir}: {error.strerror or error}", err=True)

@@ -36,11 +36,9 @@ def exit_codes() -> str:
         "|---|---|---|",
         *rows,
         "",
-        "A WARN alone exits 0 (`--warn-as-fail` changes that). A "
-        "SKIP makes a run inconclusive where the runbook marks its",
-        "step `required = true`, or with `--strict`; an ERROR does "
-        "unless the step is `required = false`. A run in which no",
-        "check measured anything is inconclusive, never a pass.",
+        "A WARN alone exits 0 (`--warn-as-fail` changes that). A SKIP makes a run inconclusive where the runbook marks",
+        "its step `required = true`, or with `--strict`; an ERROR does unless the step is `required = false`. A run in",
+        "which no check measured anything is inconclusive, never a pass.",
         "",
         "In CI, 1 blocks a merge, 2 asks to mend the call, 3 asks to run again elsewhere, 4 is a bug to report.",
     ]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,14 @@ class ServerLink:
     Create it in a thread that outlives it (the main thread): the kernel ends the server with the thread that made it.
     """
 
-    def __init__(self, log: Path, *, torch: bool) -> None:
+    def __init__(self, log: Path, *, preload: Sequence[str]) -> None:
         self.log = log
         self._inbox = b""
         ours, theirs = socket.socketpair()
         self._socket = ours
         self.began = time.time()
         command = [sys.executable, "-P", "-m", "ddaudit.launch.server", "--control-fd", str(theirs.fileno())]
-        command += ["--parent", str(os.getpid()), *(["--torch"] if torch else [])]
+        command += ["--parent", str(os.getpid()), "--preload", *preload]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as output, theirs:

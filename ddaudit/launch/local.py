@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +16,7 @@ from ddaudit.evidence.events import EventWriter
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.launch.link import ServerGone, ServerLink
 from ddaudit.launch.steprun import TICK_S, Progress, StepRun
+from ddaudit.redact import known_secrets, redact_text
 from ddaudit.runbook.model import PlannedStep
 from ddaudit.worker import Order
 
@@ -23,13 +24,26 @@ __all__ = ["LocalLauncher", "host_name"]
 
 #: `import torch` took 2 s quiet and 30 s under load (measured); a cold network file system takes minutes.
 READY_S = 600.0
+#: What every training rank would otherwise import for itself, at 2 s of CPU time a rank: DTensor, checkpoints, the
+#: pipeline runtime, and the compiler front end that the first optimizer of a process pulls in. Modules only: running
+#: an operation here would start thread pools that do not survive a fork.
+TRAINING = (
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.optim",
+    "ddaudit.training.loop",
+)
 
 
 def host_name() -> str:
     """This host's name as files and findings carry it: Slurm's node name where set (several nodes may share a host
     name in tests and containers), reduced to characters that are safe in a file name."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] or "localhost"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", redact_text(name))[:60] or "localhost"
 
 
 def _silent(_: Progress) -> None:
@@ -39,16 +53,17 @@ def _silent(_: Progress) -> None:
 class LocalLauncher:
     """Starts ranks for one run folder. A context manager; use it from one thread that lives as long as it does.
 
-    The server starts importing torch at once, in the background. ``device`` only sets how many ranks are local.
+    With ``torch`` the server starts importing it and ``preload`` at once, in the background; steps without torch need
+    neither. A module of ``preload`` that does not import is left to the ranks; torch itself must.
     """
 
-    def __init__(self, run_dir: Path, *, torch: bool, device: str = "cpu") -> None:
+    def __init__(self, run_dir: Path, *, torch: bool, device: str = "cpu", preload: Sequence[str] = TRAINING) -> None:
         if not run_dir.is_dir():
             raise LaunchProblem("the run folder does not exist", where=str(run_dir))
         self.run_dir = run_dir.resolve()
         self.device = device
         self.host = host_name()
-        self._torch = torch
+        self._preload = ("torch", *preload) if torch else ()
         self._interrupted = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._link: ServerLink | None = None
@@ -128,7 +143,7 @@ class LocalLauncher:
         self.close()
 
     def _start_server(self) -> ServerLink:
-        self._link = ServerLink(self.run_dir / "logs" / "launcher.log", torch=self._torch)
+        self._link = ServerLink(self.run_dir / "logs" / "launcher.log", preload=self._preload)
         self._link.watch(self._wake_read)
         self._ready = None
         return self._link
@@ -156,9 +171,9 @@ class LocalLauncher:
                 raise LaunchProblem(str(error), where=self.host) from error
             self._ready = next((e for e in events if e["event"] == "ready"), None)
             self._server_s = self._ready["t"] - link.began if self._ready else 0.0
-        if self._torch and self._ready["error"]:
+        if "torch" in self._ready["missing"]:
             raise LaunchProblem(
-                f"torch cannot be imported: {self._ready['error']}",
+                f"torch cannot be imported: {self._ready['missing']['torch']}",
                 where=self.host,
                 fix="run `python -c 'import torch'` in this environment",
             )
@@ -179,6 +194,7 @@ class LocalLauncher:
                 local_world_size=step.nproc,
                 deadline=deadline,
                 facts=facts,
+                secrets=known_secrets(),
             )
             for rank in range(step.nproc)
         ]

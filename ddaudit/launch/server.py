@@ -1,8 +1,9 @@
 """The forkserver: a small process with torch already imported that forks one process per rank.
 
-``python -m ddaudit.launch.server --control-fd N --parent PID [--torch]`` speaks JSON lines over an inherited socket.
-Requests: ``run`` (orders), ``report`` (every living rank writes its stack and its collective position), ``kill``,
-``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all processes are gone).
+``python -m ddaudit.launch.server --control-fd N --parent PID --preload [MODULE ...]`` speaks JSON lines over an
+inherited socket. Requests: ``run`` (orders), ``where`` (every living rank writes its collective position), ``report``
+(its stack too), ``kill``, ``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all
+processes of the step are gone).
 
 It is not :mod:`multiprocessing`'s forkserver, which imports the user's main module again, pickles its orders and hides
 a failed preload. The end of the socket, or SIGTERM by the kernel when ddaudit dies, ends the server and all ranks.
@@ -38,19 +39,6 @@ __all__ = ["STACK_SIGNAL", "main"]
 STACK_SIGNAL = signal.SIGUSR2
 #: Added to a rank's OOM score: under memory pressure the kernel should take a rank, not the process that reports it.
 OOM_SCORE_ADJ = 500
-#: What every training rank would otherwise import for itself, at 2 s of CPU time a rank: DTensor, checkpoints, the
-#: pipeline runtime, and the compiler front end that the first optimizer of a process pulls in. Modules only: running
-#: an operation here would start thread pools that do not survive a fork.
-PRELOADED = (
-    "torch.distributed",
-    "torch._dynamo",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.optim",
-    "ddaudit.training.loop",
-)
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -114,8 +102,8 @@ class Server:
         for request in requests:
             if request["op"] == "run":
                 self._run(request)
-            elif request["op"] == "report":
-                self._ask_for_reports()
+            elif request["op"] in ("where", "report"):
+                self._ask(stacks=request["op"] == "report")
             elif request["op"] == "kill":
                 self._kill_all()
         if not data or any(request["op"] == "exit" for request in requests):
@@ -202,9 +190,10 @@ class Server:
                 for other in self.ranks.values():
                     _tell(other, RELEASE)
 
-    def _ask_for_reports(self) -> None:
+    def _ask(self, *, stacks: bool) -> None:
         for rank in self.ranks.values():
-            os.kill(rank.pid, STACK_SIGNAL)  # still a child of ours, so the pid cannot be somebody else's
+            if stacks:
+                os.kill(rank.pid, STACK_SIGNAL)  # still a child of ours, so the pid cannot be somebody else's
             _tell(rank, REPORT)
 
     def _kill_all(self) -> None:
@@ -212,6 +201,7 @@ class Server:
         for signum in (signal.SIGSTOP, signal.SIGKILL):
             for pid in self.ranks:
                 process.kill_group(pid, signum)
+                os.kill(pid, signum)  # in case it left its group
 
     def _reap(self) -> None:
         """Collects ended children. A rank's group is killed while its zombie still holds the group's id."""
@@ -291,8 +281,7 @@ def _shed_signals() -> None:
 
 def _redirect(order: Order) -> None:
     """Sends the rank's output to its log and its stacks, asked for or at a crash, to its stack file."""
-    order.run_dir.stat()  # a removed run folder is an error here, not something to make anew
-    order.log_path.parent.mkdir(parents=True, exist_ok=True)
+    order.make_folders()
     log = os.open(order.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for fd in (1, 2):
         os.dup2(log, fd)
@@ -308,31 +297,33 @@ def _redirect(order: Order) -> None:
         pass  # containers may forbid it; then the kernel chooses by size alone
 
 
-def _preload() -> dict[str, Any]:
-    """Imports torch; a failure is told, for a forkserver that hides it makes every rank slow without a word."""
+def _preload(names: list[str]) -> dict[str, Any]:
+    """Imports torch and the named modules. A failure is told: a forkserver that hides it makes every rank slow, without
+    a word. Without torch no rank can run; any other module that fails is left to the ranks that want it."""
     began = time.perf_counter()
-    try:
-        import torch
-
-        for name in PRELOADED:
+    missing: dict[str, str] = {}
+    for name in ["torch", *names] if names else []:
+        try:
             importlib.import_module(name)
-    except Exception as error:
-        return {"torch": None, "error": f"{type(error).__name__}: {error}", "seconds": time.perf_counter() - began}
-    return {"torch": torch.__version__, "error": None, "seconds": time.perf_counter() - began}
+        except Exception as error:
+            missing[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+    version = getattr(sys.modules.get("torch"), "__version__", None) if "torch" not in missing else None
+    return {"torch": version, "missing": missing, "seconds": time.perf_counter() - began}
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ddaudit.launch.server")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--preload", nargs="*", default=[], help="modules that ranks find imported, torch first")
     options = parser.parse_args(argv)
     process.die_with_parent(options.parent, signal.SIGTERM)
     process.adopt_orphans()
     server = Server(socket.socket(fileno=options.control_fd))
     # Python 3.12 warns about forking with threads alive. Ours are idle BLAS threads, which libraries handle at fork.
     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-    loaded = _preload() if options.torch else {"torch": None, "error": None, "seconds": 0.0}
+    loaded = _preload(options.preload)
     # Shared objects stay shared: without this the first collection in a child touches, so copies, every page.
     gc.collect()
     gc.freeze()

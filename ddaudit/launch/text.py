@@ -6,7 +6,7 @@ import re
 import sysconfig
 from pathlib import Path
 
-__all__ = ["main_thread_stack", "own_frame", "tail"]
+__all__ = ["main_thread_stack", "own_frame", "size", "tail"]
 
 TAIL_BYTES = 12_000
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
@@ -21,6 +21,14 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> str:
             return file.read(limit).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def size(path: Path) -> int:
+    """Bytes of a file; 0 when there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def main_thread_stack(stacks: str, ident: str | None) -> str:

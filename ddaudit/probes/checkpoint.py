@@ -54,7 +54,9 @@ def checkpoint(context: ProbeContext, params: CheckpointParams) -> None:
     from ddaudit.checkpoint.collect import Options, collect
     from ddaudit.checkpoint.sample import write_sample
 
-    path = params.path
+    # A checkpoint that an earlier step of this run wrote is named relative to the run folder.
+    inside = context.run_dir / params.path
+    path = str(inside) if params.path and inside.exists() else params.path
     if params.sample:
         path = str(write_sample(context.scratch / f"sample-{params.sample}", params.sample))
     target = World(ranks=params.target_ranks, dp=params.target_dp) if params.target_ranks or params.target_dp else None

@@ -36,7 +36,8 @@ class CommandParams(BaseModel):
     of one measure counts. ``units`` names the unit of a measure.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Numbers become words, so that argv may hold a $param or $step.metric that is one.
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     argv: tuple[str, ...] = Field(min_length=1, max_length=1000)
     timeout: Seconds = 60.0

@@ -90,7 +90,7 @@ class Envelope(BaseModel):
     verdict: Verdict
     exit_code: int
     run: str | None = Field(description="the run folder, or null when the command keeps none")
-    run_id: str
+    run_id: str | None = Field(description="null when the command keeps no run")
     ddaudit_version: str
     created: JsonNumber = Field(description="seconds since 1970-01-01 UTC")
     seconds: JsonNumber

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from ddaudit.registry import suggest
 
-__all__ = ["FACTS", "Condition", "WhenError", "bind", "evaluate", "parse"]
+__all__ = ["FACTS", "Condition", "WhenError", "bind", "parse"]
 
 Kind = Literal["number", "text", "flag"]
 
@@ -150,11 +150,6 @@ def bind(text: str, params: Mapping[str, Any]) -> str:
         return match.group().replace(name, _shown(value))
 
     return _TOKEN.sub(constant, text)
-
-
-def evaluate(text: str, facts: Mapping[str, Any]) -> bool:
-    """Whether a planned step's ``when`` holds; :meth:`Condition.decide` also says why."""
-    return parse(text).decide(facts)[0]
 
 
 class _Reader:

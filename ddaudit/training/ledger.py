@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+import torch.distributed._functional_collectives as functional
+from torch import Tensor
 
 __all__ = ["SyncLedger"]
 
@@ -47,6 +49,32 @@ class SyncLedger:
         finally:
             self.wait_s += time.perf_counter() - begin
 
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Forgets waits inside the block: bookkeeping of ours that the training would not do."""
+        kept = self.wait_s
+        try:
+            yield
+        finally:
+            self.wait_s = kept
+
+    @contextmanager
+    def functional_waits(self) -> Iterator[None]:
+        """Charges waits of torch's functional collectives, which tensor, expert and context parallelism use. They offer
+        no hook, so the function that all of them wait in is wrapped while the block runs (CPU ranks only)."""
+        wait = functional.wait_tensor
+
+        def timed_wait(tensor: Tensor) -> Any:
+            with self.waiting():
+                return wait(tensor)  # type: ignore[no-untyped-call]
+
+        if self.timed:
+            functional.wait_tensor = timed_wait
+        try:
+            yield
+        finally:
+            functional.wait_tensor = wait
+
     def launched(self) -> None:
         """An asynchronous collective was started: its gradients were ready."""
         self._launched = time.perf_counter()
@@ -69,9 +97,8 @@ class SyncLedger:
                 dist.all_reduce(value, group=group)
         return value
 
-    def reduce_gradients(self, weights: Sequence[nn.Parameter], group: dist.ProcessGroup, divide_by: int) -> None:
+    def reduce_gradients(self, gradients: Sequence[Tensor], group: dist.ProcessGroup, divide_by: int) -> None:
         """Sums gradients over ``group`` through one flat buffer and divides them by ``divide_by``, in place."""
-        gradients = [w.grad for w in weights if w.grad is not None]
         flat = torch.cat([g.flatten() for g in gradients])
         self.count(flat, len(gradients))
         with self.waiting():

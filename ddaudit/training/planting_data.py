@@ -83,7 +83,7 @@ def accum_count_differs(trainer: Trainer) -> None:
 @planter("loss-spike")
 def loss_spike(trainer: Trainer) -> None:
     def garble(window: Window) -> Window:
-        if trainer.updates_done != trainer.params.steps // 2:
+        if trainer.updates_done != 2 * trainer.params.steps // 3:
             return window
         for index, micro in enumerate(window.micro_batches):
             shifted = torch.where(micro.targets == IGNORED, IGNORED, (micro.targets + 7) % trainer.shape.vocab)

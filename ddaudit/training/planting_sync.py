@@ -69,8 +69,8 @@ def clip_before_sync(trainer: Trainer) -> None:
             synchronise()
             return
         group = trainer.place.group("dp")
-        weights = list(trainer.parallel.named_parameters().values())
-        trainer.parallel.ledger.reduce_gradients(weights, group, trainer.place.layout.dp)
+        gradients = list(trainer.parallel.gradients().values())
+        trainer.parallel.ledger.reduce_gradients(gradients, group, trainer.place.layout.dp)
 
     around(trainer.parallel, "synchronising", lambda synchronising, last: synchronising(False))
     around(trainer.parallel, "synchronise", clipped_first)
@@ -110,7 +110,9 @@ def tp_reduce_skipped(trainer: Trainer) -> None:
     from ddaudit.training.parallel.tensor import UnreducedRowwise
 
     def unreduced(plan: Callable[[int], dict[str, Any]], layers: int) -> dict[str, Any]:
-        return {**plan(layers), "blocks.0.mlp.down": UnreducedRowwise()}
+        styles = plan(layers)
+        (layout,) = styles["blocks.0.mlp.down"].output_layouts
+        return {**styles, "blocks.0.mlp.down": UnreducedRowwise(output_layouts=layout)}
 
     around(trainer.parallel, "plan", unreduced)
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ddaudit.runbook.model import Plan, PlannedStep
 
 ROOT = Path(__file__).resolve().parents[2]
 LOST = ("kill", "raise", "abort", "segfault", "exit", "leave", "leak")
-HUNG = ("stop", "skip-collective", "hang-collective", "hang-lock", "hang-loader", "spin")
+HUNG = ("stop", "skip-collective", "hang-collective", "hang-lock", "hang-native", "hang-loader", "spin")
 
 
 def plan_steps(cases: Sequence[Mapping[str, Any]]) -> tuple[PlannedStep, ...]:
@@ -75,7 +75,7 @@ def run_cases(run_dir: Path, cases: Sequence[Mapping[str, Any]], seed: int) -> I
     steps = plan_steps(told)
     plan = write_plan(run_dir, steps, seed)
     check = packs.load(entries=False, environment=False).registry.checks["launch.ranks"]
-    with LocalLauncher(run_dir, torch=True) as launcher:
+    with LocalLauncher(run_dir, torch=True, preload=("torch.distributed",)) as launcher:
         for case, step in zip(cases, steps, strict=True):
             if "after_s" in case:
                 victim = run_dir / "events" / step.id / f"{launcher.host}-{step.nproc - 1}.jsonl"
@@ -127,8 +127,11 @@ def driver(run_dir: Path, cases: Sequence[Mapping[str, Any]], seed: int = 0) -> 
         yield process
     finally:
         for member in session_members(process.pid):
-            os.kill(int(member.split()[0]), signal.SIGKILL)
-        process.communicate()
+            with suppress(ProcessLookupError):
+                os.kill(int(member.split()[0]), signal.SIGKILL)
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
 
 
 def main() -> None:

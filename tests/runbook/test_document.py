@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ddaudit.errors import RunbookProblem
 from ddaudit.findings import Severity
@@ -149,3 +152,29 @@ def test_our_own_runbooks_are_clean() -> None:
     loaded = packs.load(entries=False, environment=False)
     found = [str(p) for path in loaded.runbooks.values() for p in lint_runbook(path, loaded)]
     assert found == [] and [str(p) for p in lint_packs(loaded)] == [] and {"scale-out", "smoke"} <= set(loaded.runbooks)
+
+
+SHARDS = (
+    '"', "$", "{", "[", "]", "=", "```", "\n```toml step x\n", "#", "limits.", "with.", "1e400", "nan", "2026-01-01",
+    "[with]\n", "[[with]]\n", "needs = [1]\n", "limits = 3\n", "params = 3\n", 'on = "x"\n', "nproc = 1.5\n",
+    "when = 3\n", "\0", "\u202e", "---\n", "> ", "    ",
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(PAGE)), st.integers(0, 20), st.sampled_from(SHARDS)), max_size=4))
+def test_a_damaged_page_is_read_or_blamed_by_line(damage: list[tuple[int, int, str]]) -> None:
+    text = PAGE
+    for place, cut, shard in damage:
+        text = text[:place] + shard + text[place + cut :]
+    _, problems = parse_runbook(text, "page.md")
+    assert [str(p) for p in problems if not re.match(r"page\.md:\d+: ", str(p)) or "\n" in p.what] == []
+
+
+def test_finding_ids_in_our_runbooks_are_ones_that_checks_report() -> None:
+    root = Path(__file__).parents[2]
+    sources = "".join(path.read_text() for path in (root / "checks").glob("*.py"))
+    families = set(re.findall(r'"([a-z]+)\.[a-z-]+"', sources))
+    for page in (root / "runbooks").glob("*.md"):
+        named = re.findall(r"`([a-z]+)\.([a-z-]+)`", page.read_text())
+        assert [f"{a}.{b}" for a, b in named if a in families and f'"{a}.{b}"' not in sources] == [], page

@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddaudit.engine.facts import collect
-from ddaudit.runbook.when import FACTS, WhenError, bind, evaluate, parse
+from ddaudit.runbook.when import FACTS, WhenError, bind, parse
+
+
+def evaluate(text: str, facts: dict[str, Any]) -> bool:
+    return parse(text).decide(facts)[0]
+
 
 FACTS_HERE: dict[str, Any] = {"gpus": 2, "cpus": 8, "slurm": False, "device": "cuda", "memory_bytes": 2**34}
 

@@ -42,7 +42,7 @@ def test_phases_fit_into_the_step(tmp_path: Path) -> None:
 def test_a_resumed_run_repeats_losses_dropout_and_parameters_bit_for_bit(tmp_path: Path, optimizer: str) -> None:
     settings = {"steps": 6, "dropout": 0.1, "optimizer": optimizer, "dataset_samples": 64, "capture": True}
     whole = trained(tmp_path / "whole", checkpoint="step:3", **settings)
-    resumed = trained(tmp_path / "resumed", resume_from=str(tmp_path / "whole/scratch/step-3"), **settings)
+    resumed = trained(tmp_path / "resumed", resume_from=str(tmp_path / "whole/run/scratch/step-3"), **settings)
     assert list(resumed.steps) == [3, 4, 5]
     for name in ("loss_nats", "lr", "grad_norm", "param_digest", "rng_digest", "batch_digest", "epoch"):
         assert (resumed.series(name)[0] == whole.series(name)[0, 3:]).all(), name

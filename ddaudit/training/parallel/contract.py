@@ -50,7 +50,7 @@ class Parallel:
     """One kind of parallelism on one rank.
 
     Attributes:
-        syncs_needed: rounds of gradient synchronisation that the kind needs per update.
+        syncs_needed: rounds of gradient synchronisation that the kind needs per update (see :meth:`sync_ranks`).
         implementation: which code does the work, where several could.
         data_group: ranks that read different samples, or None.
         loss_group: ranks whose summed losses add up to the global batch's, or None.
@@ -83,6 +83,10 @@ class Parallel:
     def replicated(self) -> list[str]:
         """Names of parameters that every rank holds whole and equal."""
         return list(self.named_parameters())
+
+    def sync_ranks(self) -> int:
+        """Ranks over which gradients are reduced; with one there is nothing to synchronise."""
+        return self.place.layout.dp
 
     def synchronised(self) -> list[str]:
         """Names of parameters whose gradients must be reduced over ranks."""
@@ -148,27 +152,31 @@ class Parallel:
         for name, weight in self.named_parameters().items():
             if isinstance(weight, DTensor):
                 mesh = weight.device_mesh
-                groups[name] = [mesh.get_group(i) for i, p in enumerate(weight.placements) if p.is_shard()]
+                # Asked this way round because the strided shards of FSDP over tensor parallelism deny is_shard().
+                spread = [i for i, p in enumerate(weight.placements) if not (p.is_replicate() or p.is_partial())]
+                groups[name] = [mesh.get_group(i) for i in spread]
         return groups
 
-    def gradients(self) -> dict[str, Tensor]:
-        """This rank's gradients by name."""
-        return {name: w.grad for name, w in self.named_parameters().items() if w.grad is not None}
+    def gradients(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """This rank's gradients by name: all, or those of ``names``."""
+        named = self.named_parameters()
+        chosen = named if names is None else {name: named[name] for name in names}
+        return {name: w.grad for name, w in chosen.items() if w.grad is not None}
 
     def norm_of(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Global L2 norm of tensors that are spread like the parameters of those names."""
         like = torch.zeros((), dtype=next(iter(self.model.parameters())).dtype, device=self.place.device)
-        return optimizers.global_norm(tensors, self.split_over(), like)
+        return optimizers.global_norm(tensors, self.split_over(), like, self.ledger.all_reduce)
 
     def global_loss(self, window: Window, total: Tensor) -> Tensor:
         """Mean loss per token of the global batch, from this rank's sum: the value that is logged."""
-        tokens = torch.tensor(float(window.tokens), dtype=torch.float64).to(self.place.device)
+        tokens = torch.tensor(float(self.own_tokens(window)), dtype=torch.float64).to(self.place.device)
         sums = torch.stack([total.to(torch.float64), tokens])
         self.ledger.all_reduce(sums, self.loss_group)
         return sums[0] / sums[1]
 
     def own_tokens(self, window: Window) -> int:
-        """Target tokens whose loss this rank computes; 0 where it sees no loss."""
+        """Target tokens whose loss this rank computed; 0 where it sees no loss."""
         return window.tokens
 
     def full(self, tensor: Tensor) -> Tensor:
