@@ -185,7 +185,7 @@ def test_hostile_json_is_refused_quickly(raw: bytes):
     begin = time.perf_counter()
     with pytest.raises(Malformed):
         read_json(raw)
-    assert time.perf_counter() - begin < 2
+    assert time.perf_counter() - begin < 5
 
 
 def test_duplicate_json_keys_are_kept_in_mind():
