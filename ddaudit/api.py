@@ -25,6 +25,9 @@ from ddaudit.evidence import (
     TensorCapture,
     TrainingTrace,
 )
+from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
+from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.incident import IncidentFacts, Suspect
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -36,11 +39,15 @@ __all__ = [
     "SERIES",
     "Array",
     "ArrayEvidence",
+    "CheckpointDiff",
+    "CheckpointFacts",
     "CheckpointWritten",
     "CommandRun",
     "Evidence",
+    "Fault",
     "Finding",
     "HostLoad",
+    "IncidentFacts",
     "Job",
     "JobNumbers",
     "JobPlan",
@@ -51,24 +58,30 @@ __all__ = [
     "Measure",
     "MeasureLimits",
     "Measures",
+    "NameSeen",
     "Neighbour",
     "NoParams",
     "Plant",
+    "Position",
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
     "Remedy",
     "Severity",
     "Status",
+    "StepValue",
     "Stream",
+    "Suspect",
     "TensorCapture",
     "TrainingTrace",
     "Where",
     "check",
     "draft",
     "fail",
+    "meaning_of",
     "ok",
     "probe",
     "skip",
+    "status_of",
     "warn",
 ]

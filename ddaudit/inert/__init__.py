@@ -1,8 +1,8 @@
 """Readers that execute nothing.
 
-Whatever the bytes say, no module is imported, no callable is called, no path is followed out of its folder and no size is
-believed before it is compared with what is there. Formats: pickle (`read_pickle`, `load`), JSON (`read_json`), zip tails
-(`read_zip`), torch files (`read_torch`), safetensors headers (`read_safetensors`), through one `Source` of bytes.
+Whatever the bytes say, no module is imported, no callable is called, no path is followed out of its folder and no size
+is believed before it is compared with what is there. Formats: pickle (`read_pickle`, `load`), JSON (`read_json`), zip
+tails (`read_zip`), torch files (`read_torch`), safetensors headers (`read_safetensors`), through one `Source` of bytes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ddaudit.inert.torch_objects import ITEM_BITS, Storage, TensorRef
 from ddaudit.inert.zips import ZipTail, looks_like_zip, read_zip
 
 __all__ = [
+    "ITEM_BITS",
+    "PLAIN",
     "BytesSource",
     "Call",
     "FileSource",
     "Global",
-    "ITEM_BITS",
     "InertSet",
     "JsonDocument",
     "Malformed",
     "NumpyArray",
     "Opaque",
-    "PLAIN",
     "Persistent",
     "PickleLimits",
     "PickleResult",

@@ -17,7 +17,8 @@ _DIGITS = re.compile(rb"[0-9]{1000}")
 
 @dataclass(slots=True)
 class JsonDocument:
-    """A parsed document; `duplicates` names keys that one object gives twice (the last value is in `value`, as in json)."""
+    """A parsed document; `duplicates` names keys that one object gives twice (the last value is in `value`, as in
+    json)."""
 
     value: Any
     duplicates: list[str] = field(default_factory=list)

@@ -21,6 +21,7 @@ _STEP = 4096  # opcodes between two looks at the clock and the budgets
 _LONG_MAX_BYTES = 256  # int-to-text is quadratic; no framework stores larger numbers
 _LINE_MAX = 4096
 _KEY_NODES_MAX = 64
+GETATTR = ("builtins.getattr", "__builtin__.getattr")
 
 
 class Stop(Exception):
@@ -122,7 +123,10 @@ class Machine:
         if not isinstance(args, tuple):
             raise Malformed("a call without an argument tuple")
         path = func.path if isinstance(func, Global) else "?"
-        self.result.calls.add(path)
+        if path not in self.result.calls:
+            self.result.calls.add(path)
+        if path in GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):
+            return self.see(args[0].module, f"{args[0].name}.{args[1]}", 0)  # how nested classes were pickled
         meaning = self.meanings.get(path)
         if meaning is not None and not kwargs:
             try:
@@ -153,7 +157,8 @@ def as_key(key: Any) -> Any:
                 todo.extend(part[:_KEY_NODES_MAX])
                 seen += max(0, len(part) - _KEY_NODES_MAX)
         return key
-    return key if isinstance(key, (Global, Call, Opaque, Persistent)) else Opaque(f"{kind.__name__} key", key)
+    by_identity = isinstance(key, (Global, Call, Opaque, Persistent)) or hasattr(kind, "inert_key")
+    return key if by_identity else Opaque(f"{kind.__name__} key", key)
 
 
 def _unknown(m: Machine, pos: int) -> int:
@@ -191,6 +196,7 @@ def set_pairs(target: Any, flat: list[Any], m: Machine, pos: int) -> None:
     if table is None:
         raise Malformed(f"a key is set on {type(target).__name__}, which has none", pos)
     for at in range(0, len(flat), 2):
-        table[as_key(flat[at])] = flat[at + 1]
-        if not at & 0x1FFF:
+        key = flat[at]
+        table[key if type(key) is str else as_key(key)] = flat[at + 1]
+        if at & 0x1FFF == 0x1FFE:
             m.check(pos)

@@ -1,6 +1,7 @@
 """The names that have a meaning here: an exact list of harmless constructors, each replaced by a function of ours.
 
-Everything that is not on such a list stays a `Call`. The list is about *meaning*, not about danger: what may be trusted is
+Everything that is not on such a list stays a `Call`. The list is about *meaning*, not about danger: what may be
+trusted is
 judged elsewhere, from the names that a stream mentions.
 """
 
@@ -14,7 +15,8 @@ from ddaudit.inert.nodes import Call, Global, InertSet, Opaque
 
 
 class Record:
-    """An object known to be a plain bag of attributes (argparse.Namespace, dataclasses): `fields` are those attributes."""
+    """An object known to be a plain bag of attributes (argparse.Namespace, dataclasses): `fields` are those
+    attributes."""
 
     __slots__ = ("fields", "kind")
 

@@ -18,15 +18,12 @@ class Malformed(ValueError):
 class Global:
     """The name of a Python object. Never imported, never resolved; equal names compare equal."""
 
-    __slots__ = ("module", "name")
+    __slots__ = ("module", "name", "path")
 
     def __init__(self, module: str, name: str) -> None:
         self.module = module
         self.name = name
-
-    @property
-    def path(self) -> str:
-        return f"{self.module}.{self.name}"
+        self.path = f"{module}.{name}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Global) and (self.module, self.name) == (other.module, other.name)
@@ -41,7 +38,8 @@ class Global:
 class Call:
     """A call that a real unpickler would have made: recorded, not made.
 
-    `state` is what BUILD would have handed to the object, `items` what APPEND(S) and `pairs` what SETITEM(S) would have added.
+    `state` is what BUILD would have handed to the object, `items` what APPEND(S) and `pairs` what SETITEM(S) would
+    have added.
     """
 
     __slots__ = ("args", "func", "items", "kwargs", "pairs", "state")
@@ -102,7 +100,8 @@ class InertSet:
 
 @dataclass(slots=True)
 class PickleLimits:
-    """Bounds on one pickle. A container (dict, list, tuple, call) costs up to 250 bytes of memory for one byte of file."""
+    """Bounds on one pickle. A container (dict, list, tuple, call) costs up to 250 bytes of memory for one byte of
+    file."""
 
     max_bytes: int = 1 << 30
     max_containers: int = 8_000_000
@@ -118,7 +117,8 @@ class PickleLimits:
 class PickleResult:
     """One pickle, read. `error` is None only when the stream was whole; `value` is meaningless otherwise.
 
-    `globals` maps each dotted name that occurs to the offset of its first occurrence, also for a broken stream: a loader
+    `globals` maps each dotted name that occurs to the offset of its first occurrence, also for a broken stream: a
+    loader
     would already have run what stands before the break. `calls` are the names that would have been *called*.
     """
 

@@ -15,11 +15,9 @@ from ddaudit.inert.machine import (
     Handler,
     Machine,
     Stop,
-    add_items,
     opcode,
-    set_pairs,
 )
-from ddaudit.inert.nodes import InertSet, Malformed, Opaque
+from ddaudit.inert.nodes import Malformed, Opaque
 
 
 def _constant(code: bytes, value: Any) -> None:
@@ -252,13 +250,21 @@ def _put_text(m: Machine, pos: int) -> int:
 
 @opcode(b"h")
 def _binget(m: Machine, pos: int) -> int:
-    _get(m, m.data[pos], pos)
+    index, memo = m.data[pos], m.memo
+    if index < len(memo):
+        m.stack.append(memo[index])
+    else:
+        _get(m, index, pos)
     return pos + 1
 
 
 @opcode(b"j")
 def _long_binget(m: Machine, pos: int) -> int:
-    _get(m, U32(m.data, pos)[0], pos)
+    index, memo = U32(m.data, pos)[0], m.memo
+    if index < len(memo):
+        m.stack.append(memo[index])
+    else:
+        _get(m, index, pos)
     return pos + 4
 
 
@@ -287,109 +293,3 @@ def _frame(m: Machine, pos: int) -> int:
 @opcode(b".")
 def _stop(m: Machine, pos: int) -> int:
     raise Stop(pos)
-
-
-# ---- containers
-
-
-@opcode(b"]")
-def _empty_list(m: Machine, pos: int) -> int:
-    m.room -= 1
-    m.stack.append([])
-    return pos
-
-
-@opcode(b"}")
-def _empty_dict(m: Machine, pos: int) -> int:
-    m.room -= 1
-    m.stack.append({})
-    return pos
-
-
-@opcode(b"\x8f")
-def _empty_set(m: Machine, pos: int) -> int:
-    m.room -= 1
-    m.stack.append(InertSet([]))
-    return pos
-
-
-@opcode(b"l")
-def _list(m: Machine, pos: int) -> int:
-    items = m.pop_mark()
-    m.stack.append(items)
-    return pos
-
-
-@opcode(b"d")
-def _dict(m: Machine, pos: int) -> int:
-    items = m.pop_mark()
-    made: dict[Any, Any] = {}
-    set_pairs(made, items, m, pos)
-    m.stack.append(made)
-    return pos
-
-
-@opcode(b"\x91")
-def _frozenset(m: Machine, pos: int) -> int:
-    items = m.pop_mark()
-    m.stack.append(InertSet(items))
-    return pos
-
-
-@opcode(b"t")
-def _tuple(m: Machine, pos: int) -> int:
-    items = m.pop_mark()
-    m.stack.append(tuple(items))
-    return pos
-
-
-@opcode(b"\x85")
-def _tuple1(m: Machine, pos: int) -> int:
-    m.room -= 1
-    m.stack[-1] = (m.stack[-1],)
-    return pos
-
-
-@opcode(b"\x86")
-def _tuple2(m: Machine, pos: int) -> int:
-    m.room -= 1
-    second = m.stack.pop()
-    m.stack[-1] = (m.stack[-1], second)
-    return pos
-
-
-@opcode(b"\x87")
-def _tuple3(m: Machine, pos: int) -> int:
-    m.room -= 1
-    third, second = m.stack.pop(), m.stack.pop()
-    m.stack[-1] = (m.stack[-1], second, third)
-    return pos
-
-
-@opcode(b"a")
-def _append(m: Machine, pos: int) -> int:
-    item = m.stack.pop()
-    add_items(m.stack[-1], [item], m, pos)
-    return pos
-
-
-@opcode(b"e")
-@opcode(b"\x90")
-def _appends(m: Machine, pos: int) -> int:
-    items = m.pop_mark()
-    add_items(m.stack[-1], items, m, pos)
-    return pos
-
-
-@opcode(b"s")
-def _setitem(m: Machine, pos: int) -> int:
-    value, key = m.stack.pop(), m.stack.pop()
-    set_pairs(m.stack[-1], [key, value], m, pos)
-    return pos
-
-
-@opcode(b"u")
-def _setitems(m: Machine, pos: int) -> int:
-    items = m.pop_mark()
-    set_pairs(m.stack[-1], items, m, pos)
-    return pos

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ddaudit.inert import opcodes, opcodes_code
+from ddaudit.inert import opcodes, opcodes_code, opcodes_containers
 from ddaudit.inert.machine import TABLE, Machine, Meaning
 from ddaudit.inert.meanings import PLAIN
 from ddaudit.inert.nodes import Malformed, PickleLimits, PickleResult
 
-assert TABLE[ord("b")] is opcodes_code._build and TABLE[ord("u")] is opcodes._setitems  # both tables are registered
+_REGISTERED = (opcodes._mark, opcodes_code._build, opcodes_containers._setitems)
+assert [TABLE[ord(c)] for c in "(bu"] == list(_REGISTERED)  # importing the three modules filled the table
 
 
 def read_pickle(
@@ -23,7 +24,8 @@ def read_pickle(
 ) -> PickleResult:
     """Interprets one pickle that begins at `data[start]`. Never raises for bad bytes: see `PickleResult.error`.
 
-    Dicts, lists, tuples, numbers and text come back as themselves. A name becomes `Global`, a call of a name in `meanings`
+    Dicts, lists, tuples, numbers and text come back as themselves. A name becomes `Global`, a call of a name in
+    `meanings`
     the value that this function of ours gives, any other call a `Call`. `storage` turns persistent ids into values.
     """
     limits = limits or PickleLimits()

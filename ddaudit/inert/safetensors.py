@@ -30,7 +30,8 @@ class Entry:
 
 @dataclass(slots=True)
 class SafetensorsHeader:
-    """`problems` hold (kind, tensor name, text): geometry that the safetensors library would refuse, and duplicate names."""
+    """`problems` hold (kind, tensor name, text): geometry that the safetensors library would refuse, and duplicate
+    names."""
 
     entries: dict[str, Entry] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class Source(ABC):
         """The outermost source and this one's offset in it."""
         return self, 0
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - only files hold something to give back
         """Gives the file back."""
 
 
@@ -69,29 +69,48 @@ class Window(Source):
 
 
 class FileSource(Source):
-    """A regular local file, read by pread: many readers may share it."""
+    """A regular local file, read by pread: many readers may share it. Once closed, the next read opens it again."""
 
     def __init__(self, path: str | Path, name: str | None = None) -> None:
         self.name = name or str(path)
         self.path = str(path)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        self.fd = os.open(path, flags)
-        status = os.fstat(self.fd)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(self.fd)
+        self.fd = -1
+        self._open()
+        self.stamp = self._stat()
+        self.size = self.stamp[0]
+
+    def _open(self) -> None:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer; O_NOFOLLOW: the path was resolved before.
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(self.fd).st_mode):
+            self.close()
             raise Malformed("not a regular file")
-        self.size = status.st_size
-        self.stamp = (status.st_size, status.st_mtime_ns)
+
+    def _stat(self) -> tuple[int, int]:
+        status = os.fstat(self.fd)
+        return status.st_size, status.st_mtime_ns
 
     def pread(self, offset: int, length: int) -> bytes:
+        if self.fd < 0:
+            self._open()
         return os.pread(self.fd, length, offset)
 
+    def readinto(self, buffer: memoryview, offset: int) -> int:
+        """Like pread, into memory that is there already. Returns the number of bytes read."""
+        if self.fd < 0:
+            self._open()
+        return os.preadv(self.fd, [buffer], offset)
+
     def changed(self) -> bool:
-        status = os.fstat(self.fd)
-        return (status.st_size, status.st_mtime_ns) != self.stamp
+        """True when size or modification time differ from when the file was first opened."""
+        if self.fd < 0:
+            self._open()
+        return self._stat() != self.stamp
 
     def close(self) -> None:
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 def unsafe_name(name: object) -> str | None:
@@ -108,13 +127,14 @@ def unsafe_name(name: object) -> str | None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """The real path of `name` under `root`, links followed only as long as they stay inside; raises `Malformed` otherwise."""
+    """The real path of `name` under `root`, links followed only as long as they stay inside; raises `Malformed`
+    otherwise."""
     reason = unsafe_name(name)
     if reason:
         raise Malformed(f"the name {reason}")
     real_root = os.path.realpath(root)
     try:
-        real = os.path.realpath(os.path.join(real_root, name), strict=True)
+        real = os.path.realpath(f"{real_root}/{name}", strict=True)
     except OSError as error:
         raise Malformed(f"cannot be resolved: {error.strerror}") from None
     if real != real_root and not real.startswith(real_root.rstrip("/") + "/"):

@@ -19,7 +19,8 @@ MAX_PICKLE_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class Bytes:
-    """Where a storage's bytes are in the source, and the CRC32 recorded for them (None where the container records none)."""
+    """Where a storage's bytes are in the source, and the CRC32 recorded for them (None where the container records
+    none)."""
 
     offset: int
     length: int

@@ -1,4 +1,4 @@
-"""What the names in a torch pickle mean: tensors as views on storages, sizes, dtypes, and the wrappers around tensors."""
+"""What the names in a torch pickle mean: tensors as views on storages, sizes, dtypes, and wrappers of tensors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,51 @@ from ddaudit.inert.meanings import PLAIN, Record
 from ddaudit.inert.nodes import Call, Global, Malformed
 
 _STORAGE_DTYPES = {
-    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
-    "BoolStorage": "bool", "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
-    "UntypedStorage": "uint8", "QInt8Storage": "qint8", "QUInt8Storage": "quint8", "QInt32Storage": "qint32",
-}  # fmt: skip
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+    "UntypedStorage": "uint8",
+    "QInt8Storage": "qint8",
+    "QUInt8Storage": "quint8",
+    "QInt32Storage": "qint32",
+}
 
 ITEM_BITS = {
-    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int64": 64, "int32": 32, "int16": 16, "int8": 8,
-    "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "bool": 8, "complex32": 32, "complex64": 64, "complex128": 128,
-    "float8_e4m3fn": 8, "float8_e5m2": 8, "float8_e4m3fnuz": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8,
-    "float4_e2m1fn_x2": 8, "qint8": 8, "quint8": 8, "qint32": 32,
-}  # fmt: skip
+    "float64": 64,
+    "float32": 32,
+    "float16": 16,
+    "bfloat16": 16,
+    "int64": 64,
+    "int32": 32,
+    "int16": 16,
+    "int8": 8,
+    "uint64": 64,
+    "uint32": 32,
+    "uint16": 16,
+    "uint8": 8,
+    "bool": 8,
+    "complex32": 32,
+    "complex64": 64,
+    "complex128": 128,
+    "float8_e4m3fn": 8,
+    "float8_e5m2": 8,
+    "float8_e4m3fnuz": 8,
+    "float8_e5m2fnuz": 8,
+    "float8_e8m0fnu": 8,
+    "float4_e2m1fn_x2": 8,
+    "qint8": 8,
+    "quint8": 8,
+    "qint32": 32,
+}
 _MAX_DIMS = 64
 
 
@@ -43,9 +76,10 @@ class Storage:
 
 
 class TensorRef:
-    """A strided view on a storage: `offset` and `stride` count items. `storage` is None for a tensor without data (meta)."""
+    """A strided view on a storage: `offset` and `stride` count items. `storage` is None for a tensor without data
+    (meta)."""
 
-    __slots__ = ("dtype", "kind", "local", "offset", "placement", "shape", "storage", "stride")
+    __slots__ = ("dtype", "kind", "local", "local_at", "offset", "placement", "shape", "storage", "stride")
 
     def __init__(
         self, storage: Storage | None, dtype: str, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]
@@ -57,6 +91,7 @@ class TensorRef:
         self.stride = stride
         self.kind = "tensor"
         self.local: TensorRef | None = None  # of a DTensor: this rank's part
+        self.local_at: tuple[int, ...] | None = None  # of a ShardedTensor: where that part begins
         self.placement: Any = None
 
     @property
@@ -84,18 +119,32 @@ class TensorRef:
         return True
 
     def inert_build(self, state: Any) -> None:
-        """Attributes of a tensor subclass: a DTensor keeps its local part and its placement here."""
-        attributes = state[0] if isinstance(state, tuple) and state and isinstance(state[0], dict) else state
-        if isinstance(attributes, dict) and isinstance(attributes.get("_local_tensor"), TensorRef):
-            self.local = attributes["_local_tensor"]
-            self.placement = attributes.get("_spec")
+        """Attributes of a tensor subclass: DTensor and ShardedTensor keep this rank's part in them."""
+        parts = state if isinstance(state, tuple) else (state,)
+        for attributes in parts:
+            if not isinstance(attributes, dict):
+                self._take_shards(attributes)  # ShardedTensor's own state is a tuple that begins with its shards
+                continue
+            if isinstance(attributes.get("_local_tensor"), TensorRef):
+                self.local = attributes["_local_tensor"]
+                self.placement = attributes.get("_spec")
+            self._take_shards(attributes.get("_local_shards"))
+
+    def _take_shards(self, shards: Any) -> None:
+        first = shards[0] if isinstance(shards, list) and len(shards) == 1 else None
+        if isinstance(first, Record) and isinstance(first.fields.get("tensor"), TensorRef):
+            metadata = first.fields.get("metadata")
+            at = metadata.fields.get("shard_offsets") if isinstance(metadata, Record) else None
+            if isinstance(at, (list, tuple)) and len(at) == len(self.shape) and all(type(n) is int for n in at):
+                self.local, self.local_at = first.fields["tensor"], tuple(at)
 
     def __repr__(self) -> str:
         return f"<{self.dtype} tensor {self.shape!r:.80}>"
 
 
 def storage_of(pid: Any) -> Storage:
-    """Persistent ids of torch.save: ('storage', type, key, location, numel[, view]); legacy files end with view metadata."""
+    """Persistent ids of torch.save: ('storage', type, key, location, numel[, view]); legacy files end with view
+    metadata."""
     tag, kind, key, location, numel = pid[:5]
     if tag != "storage" or not isinstance(key, (str, int)) or type(numel) is not int or numel < 0:
         raise ValueError
@@ -207,8 +256,10 @@ def _text_of(*args: Any) -> str:
 
 
 def _record(kind: str) -> Meaning:
-    def build(*_: Any) -> Record:
-        return Record(kind)
+    def build(*args: Any) -> Record:
+        made = Record(kind)
+        made.fields.update({f"arg{i}": a for i, a in enumerate(args)})
+        return made
 
     return build
 
@@ -216,19 +267,38 @@ def _record(kind: str) -> Meaning:
 _SHARD = "torch.distributed._shard"
 _CKPT = "torch.distributed.checkpoint"
 _RECORDS = (
-    f"{_SHARD}.metadata.ShardMetadata", f"{_SHARD}.sharded_tensor.metadata.ShardedTensorMetadata",
-    f"{_SHARD}.sharded_tensor.metadata.TensorProperties", f"{_SHARD}.sharded_tensor.shard.Shard",
-    f"{_SHARD}.sharded_tensor.api.ShardedTensor", f"{_SHARD}.sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
-    f"{_SHARD}.sharding_spec.api.EnumerableShardingSpec", "torch.distributed.remote_device._remote_device",
-    *(f"torch.distributed.{p}.{m}" for p in ("tensor", "_tensor") for m in (
-        "_dtensor_spec.DTensorSpec", "_dtensor_spec.TensorMeta", "placement_types.DTensorSpec", "placement_types.TensorMeta",
-        "placement_types.Shard", "placement_types.Replicate", "placement_types.Partial", "placement_types._StridedShard")),
-    "torch.distributed.device_mesh.DeviceMesh", "torch.distributed._mesh_layout._MeshLayout",
+    f"{_SHARD}.metadata.ShardMetadata",
+    f"{_SHARD}.sharded_tensor.metadata.ShardedTensorMetadata",
+    f"{_SHARD}.sharded_tensor.metadata.TensorProperties",
+    f"{_SHARD}.sharded_tensor.shard.Shard",
+    f"{_SHARD}.sharded_tensor.api.ShardedTensor",
+    f"{_SHARD}.sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
+    f"{_SHARD}.sharding_spec.api.EnumerableShardingSpec",
+    "torch.distributed.remote_device._remote_device",
+    *(
+        f"torch.distributed.{p}.{m}"
+        for p in ("tensor", "_tensor")
+        for m in (
+            "_dtensor_spec.DTensorSpec",
+            "_dtensor_spec.TensorMeta",
+            "placement_types.DTensorSpec",
+            "placement_types.TensorMeta",
+            "placement_types.Shard",
+            "placement_types.Replicate",
+            "placement_types.Partial",
+            "placement_types._StridedShard",
+        )
+    ),
+    "torch.distributed.device_mesh.DeviceMesh",
+    "torch.distributed._mesh_layout._MeshLayout",
     *(f"{_CKPT}.planner.{m}" for m in ("SavePlan", "WriteItem", "TensorWriteData", "BytesIOWriteData")),
-    f"{_CKPT}.metadata.TensorProperties", f"{_CKPT}.metadata.StorageMeta", f"{_CKPT}.metadata.Metadata",
-    "deepspeed.utils.tensor_fragment.fragment_address", "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    f"{_CKPT}.metadata.TensorProperties",
+    f"{_CKPT}.metadata.StorageMeta",
+    f"{_CKPT}.metadata.Metadata",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-)  # fmt: skip
+)
 
 TORCH: Mapping[str, Meaning] = {
     **PLAIN,

@@ -1,4 +1,4 @@
-"""Zip archives read from their tail: the central directory, checked against every local header. Nothing is inflated or extracted."""
+"""Zip archives read from their tail: the central directory, checked against local headers. Nothing is extracted."""
 
 from __future__ import annotations
 
