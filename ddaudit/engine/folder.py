@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ class RunFolder:
         """Adds a line to the journal."""
         assert self._journal is not None, "the folder is not open"
         with writing(self.path):
+            if not self.path.is_dir():  # the file is still open, and would take the line to the grave
+                raise FileNotFoundError(errno.ENOENT, "the run folder is gone")
             self._journal.emit(event, **fields)
 
     def write_plan(self, plan: Plan) -> None:
@@ -122,7 +125,8 @@ def writing(path: Path) -> Iterator[None]:
         if not path.is_dir():
             raise LaunchProblem("the run folder is gone", where=str(path), fix="run again") from error
         reason = error.strerror or str(error).splitlines()[0]
-        fix = f"make room, then `ddaudit run --resume {path}`"
+        remedy = "make it writable" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else "make room"
+        fix = f"{remedy}, then `ddaudit run --resume {path}`"
         raise LaunchProblem(f"cannot write to the run folder: {reason}", where=str(path), fix=fix) from error
 
 

@@ -20,7 +20,8 @@ from ddaudit.runbook.model import Plan
 
 __all__ = ["Ended", "Head", "Journal", "Settings", "read_journal", "read_plan"]
 
-MAX_PLAN_BYTES = 64 << 20
+#: Of the plan, and of the journal: a step takes a few kB of either.
+MAX_BYTES = 64 << 20
 #: A step's id, or that of one of its attempts. Both name folders, so they may not lead elsewhere.
 STEP_ID = r"[A-Za-z0-9_-]{1,64}"
 Attempt = Annotated[str, Field(pattern=rf"^{STEP_ID}(\.[a-z]+\d+){{0,3}}$")]
@@ -83,10 +84,10 @@ class Journal:
     end: End | None = None
     seconds: float = 0.0
 
-    @property
-    def complete(self) -> bool:
-        """True when the run came to its own end."""
-        return self.end is not None and self.end.signal is None
+    def completes(self, plan: Plan) -> bool:
+        """True when the run came to its own end, and no step of a sweep is missing for a damaged line."""
+        whole = plan.mode == "triage" or all(step.id in self.ended for step in plan.steps)
+        return self.end is not None and self.end.signal is None and whole
 
 
 def read_journal(run_dir: Path) -> Journal:
@@ -100,6 +101,7 @@ def read_journal(run_dir: Path) -> Journal:
     if not path.is_file():
         expected = "a run folder that `ddaudit run` wrote"
         raise EvidenceProblem(f"no {JOURNAL}", where=str(run_dir), expected=expected)
+    _refuse_huge(path)
     stream = read_stream(path)
     heads = _typed(stream, "run", Head)
     if not heads:
@@ -114,6 +116,11 @@ def read_journal(run_dir: Path) -> Journal:
     failures = tuple(_failure(e.failure) for e in _typed(stream, "pack-failure", _PackFailure))
     seconds = round(sum(e.seconds for e in ends), 3)
     return Journal(heads[0], failures, ended, ends[-1] if ends and last == "end" else None, seconds)
+
+
+def _refuse_huge(path: Path) -> None:
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise EvidenceProblem(f"{size} bytes", where=str(path), expected=f"at most {MAX_BYTES}")
 
 
 def _typed(stream: Stream, event: str, model: type[M]) -> list[M]:
@@ -141,8 +148,7 @@ def read_plan(run_dir: Path) -> Plan:
     if not path.is_file():
         expected = "a run folder that `ddaudit run` wrote"
         raise EvidenceProblem("no plan.json", where=str(run_dir), expected=expected)
-    if path.stat().st_size > MAX_PLAN_BYTES:
-        raise EvidenceProblem(f"{path.stat().st_size} bytes", where=str(path), expected=f"at most {MAX_PLAN_BYTES}")
+    _refuse_huge(path)
     try:
         plan = Plan.model_validate(json.loads(path.read_text(encoding="utf-8")))
         for step in plan.steps:

@@ -4,6 +4,7 @@ the same functions, so their records agree: plan, journal and the ranks' events 
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ddaudit.engine.folder import writing
 from ddaudit.engine.gather import gather
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
 from ddaudit.engine.outcome import Judged, Outcome, evidence_kinds, judge_step, prepared, step_record
-from ddaudit.errors import Exit, Problem
+from ddaudit.errors import Exit, LaunchProblem, Problem
 from ddaudit.evidence.store import write_h5
 from ddaudit.findings import QUESTIONS, Finding, Status, Verdict, conclude, draft
 from ddaudit.packs import Failure, Packs
@@ -70,16 +71,21 @@ def _never_reached(plan: Plan, judged: Sequence[Judged], registry: Registry) -> 
 
 
 def rebuild(run_dir: Path, packs: Packs) -> Record:
-    """Makes the record and ``evidence.h5`` anew, judging every step again.
+    """Makes the record and ``evidence.h5`` anew, judging every step again. Where the folder cannot be written, as on a
+    read-only medium, the record has no digest of arrays.
 
     Raises:
         EvidenceProblem: plan or journal cannot be read.
     """
     plan, journal = read_plan(run_dir), read_journal(run_dir)
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)
-    if not journal.complete:
+    if not journal.completes(plan):
         judged += _never_reached(plan, judged, packs.registry)
-    return build_record(journal, plan, judged, write_evidence(run_dir, judged))
+    try:
+        digest = write_evidence(run_dir, judged)
+    except LaunchProblem:
+        digest = None
+    return build_record(journal, plan, judged, digest)
 
 
 def write_evidence(run_dir: Path, judged: Sequence[Judged]) -> str:
@@ -114,7 +120,7 @@ def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidenc
         verdict=verdict,
         exit_code=int(code),
         fail_on=journal.head.options.fail_on,
-        complete=journal.complete,
+        complete=journal.completes(plan),
     )
 
 
@@ -129,11 +135,11 @@ def _conclude(journal: Journal, plan: Plan, findings: Sequence[Finding]) -> tupl
         strict=options.strict,
         warn_as_fail=options.warn_as_fail,
     )
-    if journal.end is None:
-        return Verdict.INTERRUPTED, code if code is Exit.FAIL else Exit.INCONCLUSIVE
-    if journal.end.signal is not None:
-        return Verdict.INTERRUPTED, Exit.INTERRUPTED if journal.end.signal == 2 else Exit.TERMINATED
-    return verdict, code
+    if journal.completes(plan):
+        return verdict, code
+    if journal.end is not None and journal.end.signal is not None:
+        return Verdict.INTERRUPTED, Exit.INTERRUPTED if journal.end.signal == signal.SIGINT else Exit.TERMINATED
+    return Verdict.INTERRUPTED, code if code is Exit.FAIL else Exit.INCONCLUSIVE
 
 
 def _pack_finding(failure: Failure) -> Finding:

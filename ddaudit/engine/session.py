@@ -44,7 +44,7 @@ class Session:
     @property
     def finished(self) -> bool:
         """True for a run that came to its end already: there is nothing to walk."""
-        return self.journal is not None and self.journal.complete
+        return self.journal is not None and self.journal.completes(self.plan)
 
     @contextmanager
     def walking(self, options: Options, watcher: Watcher | None = None) -> Iterator[Walk]:
