@@ -84,17 +84,22 @@ def late_launch(trainer: Trainer) -> None:
 
 @planter("slow-collective")
 def slow_collective(trainer: Trainer) -> None:
-    seconds, ledger, delayed = length_s(trainer, 50.0), trainer.parallel.ledger, set[int]()
+    seconds, ledger, armed = length_s(trainer, 50.0), trainer.parallel.ledger, list[bool]()
+
+    def arm(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
+        armed[:] = [True]  # what is reduced between updates is the recorder's own
+        return accumulate(window)
 
     def slow(all_reduce: Callable[..., Tensor], value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        if group is None or trainer.updates_done in delayed:
+        if group is None or not armed:
             return all_reduce(value, group)
-        delayed.add(trainer.updates_done)
+        armed.clear()
         with ledger.waiting(group):
             dist.all_reduce(value, group=group)
             time.sleep(seconds)  # the wire is slow, for all ranks alike
         return value
 
+    around(trainer.parallel, "accumulate", arm)
     around(ledger, "all_reduce", slow)
 
 
