@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
 from ddaudit.evidence.command import CommandRun
+from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
 from ddaudit.evidence.host import HostLoad, Neighbour
 from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
@@ -17,6 +18,9 @@ __all__ = [
     "ArrayEvidence",
     "CheckpointWritten",
     "CommandRun",
+    "Device",
+    "DeviceProcess",
+    "DeviceReport",
     "EventWriter",
     "Evidence",
     "HostLoad",
