@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ddaudit.evidence.bandwidth import Fit, algbw_gbps, busbw_gbps, fit_alpha_beta
 from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
+from ddaudit.evidence.collectives import CollectivePoint, CollectiveSweep, PairTime, Spread, WrongResult
 from ddaudit.evidence.command import CommandRun
 from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
@@ -17,12 +19,15 @@ __all__ = [
     "Array",
     "ArrayEvidence",
     "CheckpointWritten",
+    "CollectivePoint",
+    "CollectiveSweep",
     "CommandRun",
     "Device",
     "DeviceProcess",
     "DeviceReport",
     "EventWriter",
     "Evidence",
+    "Fit",
     "HostLoad",
     "Job",
     "JobNumbers",
@@ -33,11 +38,17 @@ __all__ = [
     "Measures",
     "MemoryFloor",
     "Neighbour",
+    "PairTime",
     "RankOutcome",
     "RankPlace",
+    "Spread",
     "Stream",
     "TensorCapture",
     "TrainingTrace",
+    "WrongResult",
+    "algbw_gbps",
+    "busbw_gbps",
+    "fit_alpha_beta",
     "read_stream",
     "read_streams",
 ]
