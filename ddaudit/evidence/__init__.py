@@ -12,6 +12,7 @@ from ddaudit.evidence.host import HostLoad, Neighbour
 from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
+from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
+    "LaunchLedger",
     "Measure",
     "Measures",
     "MemoryFloor",
@@ -41,6 +43,8 @@ __all__ = [
     "PairTime",
     "RankOutcome",
     "RankPlace",
+    "RankStart",
+    "SchedulerFacts",
     "Spread",
     "Stream",
     "TensorCapture",
