@@ -132,6 +132,7 @@ def _telling_values(value: Any) -> Iterator[str]:
             else:
                 yield from _telling_values(item)
     elif isinstance(value, list | tuple):
+        yield from secrets_of({}, [item for item in value if isinstance(item, str)])  # it may be a command line
         for item in value:
             yield from _telling_values(item)
 

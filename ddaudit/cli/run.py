@@ -127,7 +127,7 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
         click.echo("ddaudit: this run is finished; its report:", err=True)
         return _tell(restore(session.run_dir, session.packs)[0], session, options)
     settings = Settings(**{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")})
-    chosen = Options(settings, parse_params(options["answers"]), _ask())
+    chosen = Options(settings, parse_params(options["answers"], "--answers"), _ask())
     view = LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"])
     with session.walking(chosen, view) as walk, _signals(walk):
         with view:

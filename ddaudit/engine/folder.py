@@ -125,7 +125,8 @@ def writing(path: Path) -> Iterator[None]:
         if not path.is_dir():
             raise LaunchProblem("the run folder is gone", where=str(path), fix="run again") from error
         reason = error.strerror or str(error).splitlines()[0]
-        fix = f"make room, then `ddaudit run --resume {path}`"
+        remedy = "make it writable" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else "make room"
+        fix = f"{remedy}, then `ddaudit run --resume {path}`"
         raise LaunchProblem(f"cannot write to the run folder: {reason}", where=str(path), fix=fix) from error
 
 

@@ -13,7 +13,7 @@ from ddaudit.engine.folder import writing
 from ddaudit.engine.gather import gather
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
 from ddaudit.engine.outcome import Judged, Outcome, evidence_kinds, judge_step, prepared, step_record
-from ddaudit.errors import Exit, Problem
+from ddaudit.errors import Exit, LaunchProblem, Problem
 from ddaudit.evidence.store import write_h5
 from ddaudit.findings import QUESTIONS, Finding, Status, Verdict, conclude, draft
 from ddaudit.packs import Failure, Packs
@@ -71,7 +71,8 @@ def _never_reached(plan: Plan, judged: Sequence[Judged], registry: Registry) -> 
 
 
 def rebuild(run_dir: Path, packs: Packs) -> Record:
-    """Makes the record and ``evidence.h5`` anew, judging every step again.
+    """Makes the record and ``evidence.h5`` anew, judging every step again. Where the folder cannot be written, as on a
+    read-only medium, the record has no digest of arrays.
 
     Raises:
         EvidenceProblem: plan or journal cannot be read.
@@ -80,7 +81,11 @@ def rebuild(run_dir: Path, packs: Packs) -> Record:
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)
     if not journal.completes(plan):
         judged += _never_reached(plan, judged, packs.registry)
-    return build_record(journal, plan, judged, write_evidence(run_dir, judged))
+    try:
+        digest = write_evidence(run_dir, judged)
+    except LaunchProblem:
+        digest = None
+    return build_record(journal, plan, judged, digest)
 
 
 def write_evidence(run_dir: Path, judged: Sequence[Judged]) -> str:

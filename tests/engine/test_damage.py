@@ -211,12 +211,14 @@ def test_a_report_of_a_folder_that_cannot_be_written_is_still_printed(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from ddaudit import record
+    from ddaudit.engine import rebuild
     from ddaudit.report import formats
 
-    def refuse(path: Path, text: str) -> None:
+    def refuse(path: Path, content: Any) -> Path:
         raise OSError(30, "Read-only file system", str(path))
 
     monkeypatch.setattr(record, "write_atomically", refuse)
+    monkeypatch.setattr(rebuild, "write_h5", refuse)
     monkeypatch.setattr(formats, "write_atomically", refuse)
     assert main(["report", str(run), "--rejudge", "--packs", "builtin"]) == 0
     printed = capsys.readouterr()
