@@ -261,30 +261,6 @@ def readable(report: DeviceReport, limits: DeviceLimits) -> Iterator[Finding]:
     What the device or an old driver does not have is listed, and is no fault."""
     limit = limits.call_s
 
-    def judge(device: Device) -> Finding | None:
-        took = device.slowest.seconds if device.slowest else 0.0
-        refused = sorted(field for field, why in device.absent.items() if why == "no permission")
-        if refused:
-            text = f"{device.label} does not let this user read {', '.join(refused)}"
-            remedy = Remedy(text="Run as a user whom the administrator lets read it, or leave these checks out.")
-            return warn(
-                "device.no-permission", text, severity=Severity.MINOR, where=place(report, device), remedy=remedy
-            )
-        if limit.judge(took).value == "PASS" or device.slowest is None:
-            return None
-        return warn(
-            "device.slow-driver",
-            f"{device.slowest.function} on {device.label} took {took:.2f} s",
-            where=place(report, device),
-            measured=took,
-            unit="s",
-            limit=limit.bound(took),
-            limit_source=limit.source,
-            remedy=Remedy(
-                text="Look for Xid and PCIe errors in the kernel log.", commands=("dmesg -T | grep -iE 'xid|aer'",)
-            ),
-        )
-
     def healthy(known: list[Device]) -> dict[str, Any]:
         slowest = max((d.slowest.seconds for d in known if d.slowest), default=0.0)
         text = f"the slowest answer of the driver took {slowest * 1e3:.1f} ms"
@@ -296,7 +272,31 @@ def readable(report: DeviceReport, limits: DeviceLimits) -> Iterator[Finding]:
             "limit_source": limit.source,
         }
 
-    yield from sweep(report, (), judge, healthy)
+    yield from sweep(report, (), lambda d: _reluctant(report, d, limit), healthy)
     lacking = sorted({f"{field} ({why})" for d in report.devices if not d.lost for field, why in d.absent.items()})
     if lacking:
         yield skip(f"not measured: {', '.join(lacking)}", where=Where(host=report.host))
+
+
+def _reluctant(report: DeviceReport, device: Device, limit: Limit) -> Finding | None:
+    """A finding for a device with a refused reading or a slow call."""
+    took = device.slowest.seconds if device.slowest else 0.0
+    refused = sorted(field for field, why in device.absent.items() if why == "no permission")
+    if refused:
+        text = f"{device.label} does not let this user read {', '.join(refused)}"
+        remedy = Remedy(text="Run as a user whom the administrator lets read it, or leave these checks out.")
+        where = place(report, device)
+        return warn("device.no-permission", text, severity=Severity.MINOR, where=where, remedy=remedy)
+    if limit.judge(took).value == "PASS" or device.slowest is None:
+        return None
+    commands = ("dmesg -T | grep -iE 'xid|aer'",)
+    return warn(
+        "device.slow-driver",
+        f"{device.slowest.function} on {device.label} took {took:.2f} s",
+        where=place(report, device),
+        measured=took,
+        unit="s",
+        limit=limit.bound(took),
+        limit_source=limit.source,
+        remedy=Remedy(text="Look for Xid and PCIe errors in the kernel log.", commands=commands),
+    )

@@ -91,42 +91,40 @@ def pcie_degraded(report: DeviceReport) -> Iterator[Finding]:
     only a device at work is judged by it."""
     fields = ("pcie_gen", "pcie_gen_max", "pcie_width", "pcie_width_max")
 
-    def judge(device: Device) -> Finding | None:
-        narrow = (device.pcie_width or 0) < (device.pcie_width_max or 0)
-        slow = _awake(device) and (device.pcie_gen or 0) < (device.pcie_gen_max or 0)
-        if not (narrow or slow):
-            return None
-        have, could = _lanes(device.pcie_gen, device.pcie_width), _lanes(device.pcie_gen_max, device.pcie_width_max)
-        return warn(
-            "device.pcie-degraded",
-            f"the link of {device.label} runs at generation {device.pcie_gen} x{device.pcie_width}, it can do"
-            f" generation {device.pcie_gen_max} x{device.pcie_width_max}",
-            where=place(report, device),
-            measured=have / could if could else None,
-            unit="share of the link's bandwidth",
-            limit=1.0,
-            limit_source="what the driver says that device and slot can do",
-            remedy=Remedy(
-                text="Reseat the card or its riser; look at the slot's settings in the firmware.",
-                commands=(
-                    f"nvidia-smi -i {device.index} -q -d PCIE",
-                    f"lspci -vv -s {device.bus_id or 'BUS'} | grep Lnk",
-                ),
-            ),
-        )
-
     def healthy(known: list[Device]) -> dict[str, Any]:
         awake = sum(_awake(d) for d in known)
         text = f"{awake} of {len(known)} device(s) were at work, with links of full generation and width"
         return {"text": text, "measured": 1.0, "unit": "share of the link's bandwidth", "limit": 1.0}
 
     if not report.missing and report.devices and not any(_awake(d) for d in report.devices):
-        narrow = [f for d in report.devices if (f := judge(d)) is not None]
+        known = [d for d in report.devices if all(getattr(d, field) is not None for field in fields)]
+        narrow = [f for d in known if (f := _degraded(report, d)) is not None]
         yield from narrow
         if not narrow:
             yield skip("not measured: no device was at work in the window, and an idle link slows down on purpose")
         return
-    yield from sweep(report, fields, judge, healthy)
+    yield from sweep(report, fields, lambda d: _degraded(report, d), healthy)
+
+
+def _degraded(report: DeviceReport, device: Device) -> Finding | None:
+    """A finding for a link with fewer lanes than it could have, or slower while the device is at work."""
+    narrow = (device.pcie_width or 0) < (device.pcie_width_max or 0)
+    slow = _awake(device) and (device.pcie_gen or 0) < (device.pcie_gen_max or 0)
+    if not (narrow or slow):
+        return None
+    have, could = _lanes(device.pcie_gen, device.pcie_width), _lanes(device.pcie_gen_max, device.pcie_width_max)
+    commands = (f"nvidia-smi -i {device.index} -q -d PCIE", f"lspci -vv -s {device.bus_id or 'BUS'} | grep Lnk")
+    return warn(
+        "device.pcie-degraded",
+        f"the link of {device.label} runs at generation {device.pcie_gen} x{device.pcie_width}, it can do"
+        f" generation {device.pcie_gen_max} x{device.pcie_width_max}",
+        where=place(report, device),
+        measured=have / could if could else None,
+        unit="share of the link's bandwidth",
+        limit=1.0,
+        limit_source="what the driver says that device and slot can do",
+        remedy=Remedy(text="Reseat the card or its riser; look at the slot's firmware settings.", commands=commands),
+    )
 
 
 def _awake(device: Device) -> bool:

@@ -1,6 +1,6 @@
 """Work for the GPUs while the ``devices`` probe looks: matrix products and host-to-device copies on every visible one.
 
-Run as ``python -m ddaudit.probes._gpu_load SECONDS``, so that the probe itself never holds a CUDA context. Prints one
+Run as a script with ``SECONDS``, so that the probe itself never holds a CUDA context. Prints one
 line once all devices are at work, and ends by itself after ``SECONDS``.
 """
 

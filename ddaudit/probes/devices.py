@@ -20,7 +20,9 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddaudit.context import ProbeContext
+from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport, SlowCall
+from ddaudit.probes import _gpu_load
 from ddaudit.probes._nvml import Gpu
 from ddaudit.probes._nvml_stub import load_stub
 from ddaudit.redact import redact_text
@@ -58,7 +60,11 @@ def devices(context: ProbeContext, params: DevicesParams) -> None:
 
     files = len([p for p in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", p.name)])
     if params.stub is not None:
-        load_stub(context.scratch, params.stub, os.environ.get("PATH", os.defpath))
+        try:
+            load_stub(context.scratch, params.stub, os.environ.get("PATH", os.defpath))
+        except LaunchProblem as problem:
+            context.events.emit_evidence(DeviceReport(host=context.host, missing=str(problem)))
+            return
         files = params.stub.get("count", 2)
     report: dict[str, Any] = {"host": context.host, "device_files": files, "expected": params.expected}
     try:
@@ -181,7 +187,8 @@ def _loaded(context: ProbeContext, params: DevicesParams) -> Iterator[str | None
     if not params.load or params.stub is not None or context.device != "cuda":
         yield None
         return
-    argv = [sys.executable, "-m", "ddaudit.probes._gpu_load", str(LOAD_START_S + params.window_s)]
+    # -P: the script's own folder holds modules whose names must not hide others.
+    argv = [sys.executable, "-P", _gpu_load.__file__, str(LOAD_START_S + params.window_s)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ready = process.stdout.readline().strip()

@@ -182,6 +182,20 @@ def test_without_a_compiler_the_stub_says_so(tmp_path: Path) -> None:
         load_stub(tmp_path, {"count": 1}, str(tmp_path))
 
 
+def test_a_plant_without_a_compiler_is_not_measured_and_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    findings = judged(report(tmp_path, {"throttle": 0}))
+    assert {f.status for f in findings} == {Status.SKIP} and all("'gcc' is not on PATH" in f.text for f in findings)
+
+
+def test_an_idle_link_that_was_not_read_is_no_narrow_one(tmp_path: Path) -> None:
+    found = report(tmp_path, {"count": 1, "idle": 1})
+    unread = found.devices[0].model_copy(update={"pcie_width": None, "absent": {"pcie_width": "no permission"}})
+    assert "device.pcie-degraded" not in bad(found.model_copy(update={"devices": (unread,)}))
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
     child = multiprocessing.get_context("fork").Process(target=unknown_fault, args=(tmp_path,))
