@@ -151,16 +151,20 @@ class Gpu:
 
     def gpm_sample(self) -> Any | None:
         """A sample of the GPM counters, where this device has them."""
+        sample = None
         support = self.ask("gpm", "nvmlGpmQueryDeviceSupport")
-        if support is None or not support.isSupportedDevice:
-            for field in GPM:
-                self.absent[field] = self.absent.get("gpm", "not supported")
-            return None
-        try:
-            return self.ask("gpm", "nvmlGpmSampleGet", self.nvml.nvmlGpmSampleAlloc())
-        except self.nvml.NVMLError as error:
-            self._refused("gpm", "nvmlGpmSampleAlloc", error)
-            return None
+        if support is not None and support.isSupportedDevice:
+            try:
+                sample = self.ask("gpm", "nvmlGpmSampleGet", self.nvml.nvmlGpmSampleAlloc())
+            except self.nvml.NVMLError as error:
+                self._refused("gpm", "nvmlGpmSampleAlloc", error)
+        if sample is None:
+            self._no_gpm()
+        return sample
+
+    def _no_gpm(self) -> None:
+        for field in GPM:
+            self.absent[field] = self.absent.get("gpm", "not supported")
 
     def gpm_between(self, first: Any, last: Any) -> None:
         """Sets the GPM shares (0 to 1) from two samples."""
@@ -173,10 +177,13 @@ class Gpu:
             self.nvml.nvmlGpmMetricsGet(request)
         except self.nvml.NVMLError as error:
             self._refused("gpm", "nvmlGpmMetricsGet", error)
+            self._no_gpm()
             return
         for slot, field in enumerate(GPM):
             if request.metrics[slot].nvmlReturn == 0:
                 self.facts[field] = request.metrics[slot].value / 100
+            else:
+                self.absent[field] = "not supported"
 
 
 def _whole(field: Any) -> int:

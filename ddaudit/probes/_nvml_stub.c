@@ -22,7 +22,7 @@ static struct { const char *name; long value; } settings[] = {
     {"count", 2}, {"init_error", 0}, {"lost", -1}, {"lost_after", 0}, {"throttle", -1}, {"brake", -1}, {"capped", -1},
     {"ecc", -1}, {"corrected", -1}, {"remap_pending", -1}, {"remap_failed", -1}, {"pcie_gen", -1}, {"pcie_width", -1},
     {"idle", 0}, {"link_down", -1}, {"link_errors", -1}, {"no_links", 0}, {"other_pid", 0}, {"persistence_off", -1},
-    {"deny", -1}, {"slow", -1}, {"slow_ms", 400}, {"mig", -1},
+    {"deny", -1}, {"slow", -1}, {"slow_ms", 400}, {"mig", -1}, {"gpm", 0},
 };
 static struct gpu gpus[MAX_GPUS];
 static int running = 0;
@@ -131,7 +131,21 @@ CALL(nvmlDeviceGetFieldValues, int count, struct field *f)
     }
 END
 CALL(nvmlDeviceGetCurrentClocksEventReasons, u64 *bits) *bits = HIT("throttle") ? 0x48 : HIT("capped") ? 0x4 : 0; END
-CALL(nvmlGpmQueryDeviceSupport, uint *support) support[1] = 0; END
+CALL(nvmlGpmQueryDeviceSupport, uint *support) support[1] = (uint)get("gpm"); END
+struct metric { uint id; int status; double percent; const char *names[3]; };
+struct metrics { uint version, count; void *first, *last; struct metric list[]; };
+static int samples[64], taken = 0;
+int nvmlGpmSampleAlloc(void **sample) { *sample = &samples[taken++ % 64]; return SUCCESS; }
+int nvmlGpmSampleFree(void *sample) { (void)sample; taken--; return SUCCESS; }
+CALL(nvmlGpmSampleGet, void *sample) *(int *)sample = g->index; END
+int nvmlGpmMetricsGet(struct metrics *m) {
+    if (m->version != 1 || !m->first || !m->last || m->first == m->last) return INVALID_ARGUMENT;
+    for (uint i = 0; i < m->count; i++) {
+        m->list[i].status = m->list[i].id == 10 ? NOT_SUPPORTED : SUCCESS;
+        m->list[i].percent = m->list[i].id == 2 ? 93 : 41;
+    }
+    return SUCCESS;
+}
 #endif
 
 CALL(nvmlDeviceGetCurrPcieLinkGeneration, uint *n) *n = get("idle") ? 1 : HIT("pcie_gen") ? 3 : 5; END

@@ -23,7 +23,7 @@ FIELDS = ("JobId", "JobState", "Reason", "Restarts", "SubmitTime", "EligibleTime
 LOOKED_FOR = "SLURM_JOB_ID and KUBERNETES_SERVICE_PORT in the environment"
 TIMEOUT_S = 10.0
 #: States in which StartTime is a forecast, not a fact.
-WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 
 
 class SchedulerParams(BaseModel):

@@ -75,6 +75,12 @@ def test_what_a_driver_does_not_support_has_a_reason_and_is_not_zero(tmp_path: P
     assert any("mig (not supported)" in f.text for f in judged(found) if f.status is Status.SKIP)
 
 
+def test_utilisation_counters_are_read_where_the_device_has_them(tmp_path: Path) -> None:
+    device = report(tmp_path, {"count": 2, "gpm": 1}).devices[1]
+    assert (device.gpm_sm_share, device.gpm_tensor_share) == (0.93, 0.41)
+    assert device.gpm_dram_share is None and device.absent["gpm_dram_share"] == "not supported"
+
+
 def test_an_old_driver_is_read_through_its_older_calls(tmp_path: Path) -> None:
     found = report(tmp_path, {"count": 2, "old_driver": 1, "throttle": 1})
     cool, hot = found.devices
