@@ -6,6 +6,9 @@ value that this process was told as one (:func:`learn`), however it is dressed u
 
 from __future__ import annotations
 
+import functools
+import os
+import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +26,10 @@ __all__ = [
 ]
 
 HIDDEN = "[redacted]"
+HIDE_USERS = "DDAUDIT_REDACT_USERS"
+"""Environment variable that hides user names as well; ranks inherit it."""
+#: First user id that login.defs gives to people on the common distributions.
+FIRST_PERSON = 1000
 
 #: Prefixes of environment variables that explain a distributed run and hold no personal data by convention.
 ALLOWED_PREFIXES = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_", "UCX_", "PYTORCH_", "DDAUDIT_")
@@ -137,11 +144,26 @@ def _telling_values(value: Any) -> Iterator[str]:
             yield from _telling_values(item)
 
 
+@functools.cache
+def _user_names(asked: bool) -> re.Pattern[str] | None:
+    """A pattern of this host's user names as whole words, when :data:`HIDE_USERS` asks for it. Service accounts and
+    "root" are words of every log and name no person."""
+    if not asked:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall() if entry.pw_uid >= FIRST_PERSON}
+    names |= {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "SLURM_JOB_USER")}
+    people = sorted((re.escape(n) for n in names - {"root", "nobody", ""}), key=len, reverse=True)
+    return re.compile(rf"(?<![\w.-])(?:{'|'.join(people)})(?![\w-])") if people else None
+
+
 def redact_text(text: str) -> str:
     """Replaces everything shaped like a secret (``key=value`` pairs with a telling key, bearer tokens, URL passwords,
-    private keys, tokens with a vendor's well-known prefix) and every secret this process knows."""
+    private keys, tokens with a vendor's well-known prefix), every secret this process knows, and, on demand, the
+    names of users."""
     for secret in _known:
         text = text.replace(secret, HIDDEN)
+    if (people := _user_names(bool(os.environ.get(HIDE_USERS)))) is not None:
+        text = people.sub("[user]", text)
     lower = text.lower()
     if any(trace in lower for trace in _TRACES):
         for pattern, replacement in _PATTERNS:

@@ -233,3 +233,13 @@ def test_hostile_text_costs_time_in_proportion_to_its_length(name: str) -> None:
 
 def test_the_list_of_allowed_names_tells_of_no_secret() -> None:
     assert [n for n in redact.ALLOWED_NAMES if re.search(r"TOKEN|KEY|SECRET|PASS", n)] == []
+
+
+def test_user_names_are_hidden_on_demand_and_only_as_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "ada-l")
+    text = "/home/ada-l/run of ada-l on ada-lab: root cause"
+    redact._user_names.cache_clear()
+    assert redact_text(text) == text
+    monkeypatch.setenv(redact.HIDE_USERS, "1")
+    assert redact_text(text) == "/home/[user]/run of [user] on ada-lab: root cause"
+    redact._user_names.cache_clear()

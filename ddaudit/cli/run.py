@@ -26,6 +26,7 @@ from ddaudit.cli.common import (
 )
 from ddaudit.cli.streams import Stopped
 from ddaudit.errors import UsageProblem
+from ddaudit.redact import HIDE_USERS
 
 if TYPE_CHECKING:
     from ddaudit.engine import Session, Walk
@@ -63,6 +64,7 @@ FORMATS = ("text", "json", "html", "md", "junit")
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
 @click.option("--answers", multiple=True, metavar="STEP=pass|warn|fail", help="Answer a manual step.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
+@click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
 @click.option("--no-progress", is_flag=True, help="Nothing on stderr while it runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
 @pack_options
@@ -72,6 +74,8 @@ def command(**options: Any) -> int:
 
     RUNBOOK is an id (see `ddaudit list runbooks`) or a file; the default is scale-out.
     """
+    if options["redact_users"]:
+        os.environ[HIDE_USERS] = "1"
     session = _resumed(options) if options["resume"] else _new(options)
     if options["dry_run"]:
         return _show_plan(session, options["as_json"])
