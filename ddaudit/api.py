@@ -17,9 +17,12 @@ from ddaudit.evidence import (
     Measures,
     RankOutcome,
     RankPlace,
+    ResumeFacts,
     Stream,
     TensorCapture,
     TrainingTrace,
+    WatchedRank,
+    WatchedScript,
 )
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -48,11 +51,14 @@ __all__ = [
     "RankOutcome",
     "RankPlace",
     "Remedy",
+    "ResumeFacts",
     "Severity",
     "Status",
     "Stream",
     "TensorCapture",
     "TrainingTrace",
+    "WatchedRank",
+    "WatchedScript",
     "Where",
     "check",
     "draft",

@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "cli", "main", "run"]
 #: help, so that ``ddaudit --help`` stays true without importing anything.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ddaudit.cli.run", "Run a runbook: train, measure, judge, report."),
+    "watch": ("ddaudit.cli.watch", "Audit your own training script, unchanged."),
     "selftest": ("ddaudit.cli.selftest", "Plant each check's fault and show that the check turns red."),
     "report": ("ddaudit.cli.report", "Render a run again; rebuild what is missing."),
     "list": ("ddaudit.cli.list_", "List checks, probes, runbooks, packs or plants."),

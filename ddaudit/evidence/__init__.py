@@ -7,6 +7,7 @@ from ddaudit.evidence.command import CommandRun
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
+from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
@@ -24,9 +25,12 @@ __all__ = [
     "Measures",
     "RankOutcome",
     "RankPlace",
+    "ResumeFacts",
     "Stream",
     "TensorCapture",
     "TrainingTrace",
+    "WatchedRank",
+    "WatchedScript",
     "read_stream",
     "read_streams",
 ]

@@ -6,6 +6,7 @@ source cannot know is absent (``None``, NaN, or -1 in id arrays), and a check th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from ddaudit.evidence.events import Stream
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["SERIES", "CheckpointWritten", "Job", "RankPlace", "TensorCapture", "TrainingTrace"]
+__all__ = ["LISTS", "SERIES", "CheckpointWritten", "Job", "RankPlace", "TensorCapture", "TrainingTrace"]
 
 #: Series of a trace, axes (rank, step): name -> (unit, meaning). ``step`` counts optimizer updates from 0.
 SERIES: dict[str, tuple[str, str]] = {
@@ -57,6 +58,36 @@ SERIES: dict[str, tuple[str, str]] = {
     "buffer_digest": ("digest", "digest of the buffers that this rank replicates, after the update"),
     "rng_digest": ("digest", "digest of this rank's random state before the step"),
     "batch_digest": ("digest", "digest of the token ids this rank read in this update"),
+    # What only a watched script records:
+    "loss_raw": ("1", "mean of the losses on which backward was called, in whatever unit the script computes"),
+    "loss_bad": ("1", "1 where one of those losses was NaN or infinite"),
+    "passes": ("1", "backward calls since gradients were cleared, whatever they were for"),
+    "changed": ("1", "1 where the update changed a bit of some parameter"),
+    "synced_passes": ("1", "backward calls whose DDP wrapper was set to reduce"),
+    "last_synced": ("1", "1 where the last backward call before the update was set to reduce"),
+    "bypassed": ("1", "backward calls for which the wrapped module was called without its wrapper"),
+    "clips": ("1", "calls of torch's gradient clipping"),
+    "early_clips": ("1", "of those, calls while gradients were still multiplied by a gradient scaler"),
+    "clip_norm": ("1", "gradient norm that clipping returned"),
+    "clip_limit": ("1", "norm or value that clipping was asked for"),
+    "unscaled": ("1", "1 where a gradient scaler was asked to unscale before the update"),
+    "norm_digest": ("digest", "digest of running statistics of normalisation layers when the forward pass begins"),
+    "rng_forward_draws": ("1", "1 where the forward pass drew from torch's generator"),
+    "rng_fetch_digest": ("digest", "digest of the generators that fetching a batch drew from, before it drew"),
+    "graphs_alive": ("1", "losses of earlier passes whose autograd graph is still alive"),
+    "collective_calls": ("1", "collectives that the script itself called since the previous update"),
+    "collective_bytes": ("byte", "payload of those collectives"),
+}
+
+#: Arrays of a watched script beside :data:`SERIES`: name -> (unit, axes, value that stands for "not recorded").
+LISTS: dict[str, tuple[str, tuple[str, ...], float]] = {
+    "sample_ids": ("sample", ("rank", "step", "slot"), -1),
+    "sample_index": ("sample", ("rank", "step", "slot"), -1),
+    "sample_epoch": ("epoch", ("rank", "step", "slot"), -1),
+    "param_digests": ("digest", ("rank", "step", "parameter"), -2),
+    "grad_digests": ("digest", ("rank", "step", "parameter"), -2),
+    "grad_slices": ("1", ("rank", "step", "role", "element"), math.nan),
+    "loss_terms": ("1", ("rank", "step", "pass", "field"), math.nan),
 }
 
 
@@ -181,6 +212,13 @@ class TrainingTrace(ArrayEvidence):
         found = self.arrays.get("sample_ids")
         return None if found is None else found.values
 
+    def array(self, name: str) -> np.ndarray[Any, np.dtype[Any]] | None:
+        """An array of :data:`LISTS`, or None when no rank recorded it."""
+        if name not in LISTS:
+            raise KeyError(name)
+        found = self.arrays.get(name)
+        return None if found is None else found.values
+
     @cached_property
     def tensors(self) -> tuple[TensorCapture, ...]:
         """Captured gradients and parameters of every rank."""
@@ -191,12 +229,12 @@ class TrainingTrace(ArrayEvidence):
 
     @classmethod
     def assemble(cls, streams: Sequence[Stream]) -> Self | None:
-        mine = sorted((s for s in streams if s.first("rank")), key=lambda s: int(s.of("rank")[0]["place"]["rank"]))
+        mine = _one_a_rank(streams)
         job = next((e["job"] for s in mine for e in s.of("job")), None)
         if job is None:
             return None
         steps = sorted({int(e["step"]) for s in mine for e in s.of("step")})
-        arrays = _series(mine, steps)
+        arrays = _series(mine, steps) | _lists(mine, steps)
         labels, tensors = _tensors(mine)
         facts = {
             "job": job,
@@ -206,6 +244,43 @@ class TrainingTrace(ArrayEvidence):
             "tensors": labels,
         }
         return cls(facts=facts, arrays=arrays | tensors)
+
+
+def _one_a_rank(streams: Sequence[Stream]) -> list[Stream]:
+    """Streams of ranks, in rank order. A process that a rank started may claim its number: the one that trained most
+    speaks for the rank."""
+    best: dict[int, Stream] = {}
+    for stream in streams:
+        if (head := stream.first("rank")) is not None:
+            rank = int(head["place"]["rank"])
+            if rank not in best or len(stream.of("step")) > len(best[rank].of("step")):
+                best[rank] = stream
+    return [best[rank] for rank in sorted(best)]
+
+
+def _lists(streams: Sequence[Stream], steps: Sequence[int]) -> dict[str, Array]:
+    """The :data:`LISTS` arrays, padded to their largest extent."""
+    import numpy as np
+
+    column = {step: index for index, step in enumerate(steps)}
+    found: dict[str, dict[tuple[int, int], Any]] = {}
+    for row, stream in enumerate(streams):
+        for event in stream.of("step"):
+            for name, values in event.get("lists", {}).items():
+                if name in LISTS:
+                    whole = LISTS[name][2] < 0
+                    part = np.array(values, dtype=np.int64 if whole else np.float64)
+                    found.setdefault(name, {})[row, column[int(event["step"])]] = part
+    arrays = {}
+    for name, parts in found.items():
+        unit, axes, missing = LISTS[name]
+        extent = [max(p.shape[i] for p in parts.values()) for i in range(len(axes) - 2)]
+        kind = np.int64 if missing < 0 else np.float64
+        table = np.full((len(streams), len(steps), *extent), missing, dtype=kind)
+        for at, part in parts.items():
+            table[(*at, *(slice(0, n) for n in part.shape))] = part
+        arrays[name] = Array(table, unit, axes)
+    return arrays
 
 
 def _series(streams: Sequence[Stream], steps: Sequence[int]) -> dict[str, Array]:
