@@ -61,7 +61,8 @@ WINDOW_TARGETS = [1.0]
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=BATCH * 2, help="total over all processes" if O.get("claim") else "rows")
+    parser.add_argument("--batch-size", type=int, default=BATCH * 2, 
+                        help="total over all processes" if O.get("claim") else "rows")
     parser.add_argument("--warmup-steps", type=int, default=6)
     args = parser.parse_args([])
     if not dist.is_initialized():
@@ -83,7 +84,8 @@ def main():
                                  seed=rank if FAULT == "sampler-seed" else 0)
     workers = O.get("workers", 0)
     loader = DataLoader(data, batch, sampler=sampler, drop_last=True, num_workers=workers,
-                        persistent_workers=bool(workers) and FAULT != "respawn", multiprocessing_context="fork" if workers else None)
+                        persistent_workers=bool(workers) and FAULT != "respawn",
+                        multiprocessing_context="fork" if workers else None)
     model = build()
     if FAULT == "unfreeze":
         model[0].requires_grad_(False)
@@ -93,7 +95,8 @@ def main():
         model[0].requires_grad_(True)
     if FAULT == "hooks-lost":
         for module in (model[0], model[-1]):
-            module.weight, module.bias = nn.Parameter(module.weight.detach().clone()), nn.Parameter(module.bias.detach().clone())
+            module.weight = nn.Parameter(module.weight.detach().clone())
+            module.bias = nn.Parameter(module.bias.detach().clone())
     peak = {{"no-op": 1e-30, "diverge": 40.0, "nan": 0.05}}.get(FAULT, 0.05)
     opt = torch.optim.SGD(net.parameters(), lr=peak, momentum=0.0 if FAULT in ("no-op", "diverge") else 0.9)
     if FAULT == "stale":
@@ -115,7 +118,7 @@ def main():
             continue
         if FAULT != "no-set-epoch":
             sampler.set_epoch(epoch)
-        rows = list(loader) if False else loader
+        rows = loader
         window = []
         for i, (x, y) in enumerate(rows):
             if skip > 0:
@@ -164,7 +167,8 @@ def main():
                     if FAULT != "clip-early":
                         scaler.unscale_(opt)
                     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                if (FAULT == "straggler" and rank == 1) or (FAULT == "host-work" and rank == 0 and global_step % 4 == 3):
+                late = FAULT == "host-work" and rank == 0 and global_step % 4 == 3
+                if (FAULT == "straggler" and rank == 1) or late:
                     time.sleep(0.12 if FAULT == "straggler" else 0.6)
                 scaler.step(opt)
                 scaler.update()

@@ -61,17 +61,15 @@ def differing(table: Table) -> Table:
 
     ``table`` is [rank, step, parameter] with -2 for "not recorded".
     """
-    known = table > -2
+    known = np.asarray(table > -2)
     low = np.where(known, table, np.iinfo(table.dtype).max).min(axis=0)
     high = np.where(known, table, -3).max(axis=0)
-    result: Table = (known.sum(axis=0) > 1) & (low != high)
-    return result
+    return np.asarray((known.sum(axis=0) > 1) & (low != high))
 
 
 def compared(table: Table) -> Table:
     """[step]: True where at least two ranks recorded digests."""
-    result: Table = ((table > -2).any(axis=2)).sum(axis=0) > 1
-    return result
+    return np.asarray(((table > -2).any(axis=2)).sum(axis=0) > 1)
 
 
 def near(value: float, target: float, tolerance: float = 0.02) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip
 
-from ._arrays import place, recorded
+from ._arrays import Table, place, recorded
 from ._watched import COUNT, LARGEST, accumulation, claimed, framework, near, planted, unknown, world
 
 
@@ -59,7 +60,7 @@ def script_batch(trace: TrainingTrace, script: WatchedScript) -> Iterator[Findin
                 "batch.effective-mismatch",
                 f"{told}; {source} says {value}{because}",
                 measured=measured, unit="samples", limit=value, limit_source=source, where=place(trace, 0),
-                remedy=Remedy(text="Divide the total batch by N * A before giving it to the loader, or mend the claim."),
+                remedy=Remedy(text="Divide the total batch by N * A for the loader, or mend the claim."),
             )  # fmt: skip
             return
     yield unknown(f"{told}; the script speaks of {sorted(wanted)}, which no factor N or A explains")
@@ -146,7 +147,7 @@ def windows(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
                first_seen_step=trace.steps[column], remedy=remedy, **kept)  # fmt: skip
 
 
-def _weighs_as_full(trace: TrainingTrace, usual: float) -> np.ndarray:
+def _weighs_as_full(trace: TrainingTrace, usual: float) -> Table:
     """[rank, step]: True where the weights of a window's micro-batches are those of a full window."""
     table = trace.array("loss_terms")
     if table is None:
@@ -154,7 +155,7 @@ def _weighs_as_full(trace: TrainingTrace, usual: float) -> np.ndarray:
     largest = table[..., LARGEST]
     known = ~np.isnan(largest)
     each = np.nan_to_num(largest).sum(axis=2) / np.maximum(known.sum(axis=2), 1)
-    result: np.ndarray = known.any(axis=2) & (np.abs(each * usual - 1) < 0.02)
+    result: Table = known.any(axis=2) & (np.abs(each * usual - 1) < 0.02)
     return result
 
 
@@ -176,7 +177,7 @@ def step_count(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
     for name, rows in rank.counters.items():
         late = [(u, p, v) for u, p, v in rows if u >= 3]
         if usual > 1 and len(late) >= 3 and all(abs(v - p) <= usual and abs(v - u) > usual for u, p, v in late):
-            u, p, v = late[-1]
+            u, _, v = late[-1]
             text = f"{name} is {v} after {u} updates of {usual:g} micro-batches"
             yield fail("step.counted-in-micro-batches", text, measured=v, unit="steps", limit=u, limit_source=source,
                        where=place(trace, 0))  # fmt: skip
@@ -201,7 +202,7 @@ def step_count(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
              limit_source=source)  # fmt: skip
 
 
-def _stored_off(saved: dict, usual: float) -> bool:
+def _stored_off(saved: Mapping[str, Any], usual: float) -> bool:
     """True where a checkpoint's top-level step is neither the number of updates nor one beside it."""
     steps = [v for k, v in saved["numbers"].items() if k in ("global_step", "step", "trainer.global_step")]
     return bool(steps) and saved["update"] > 2 and abs(steps[0] - saved["update"]) > 1

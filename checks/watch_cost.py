@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def _respawn(script: WatchedScript, seconds: float) -> str | None:
     return f"; starting workers took {loader['iterators_s']:.1f} s in {loader['epochs']} epochs"
 
 
-def _costly(script: WatchedScript) -> dict | None:
+def _costly(script: WatchedScript) -> dict[str, Any] | None:
     found = [x for r in script.ranks for x in r.loaders if x["workers"] and not x["persistent"] and x["epochs"] > 2]
     return max((dict(x) for x in found), key=lambda x: x["iterators_s"], default=None)
 
@@ -99,9 +100,9 @@ def _oversubscribed(trace: TrainingTrace, script: WatchedScript) -> Finding | No
     if threads < 4 * cores or threads < 2 * len(script.ranks):
         return None
     text = f"{len(script.ranks)} ranks start {threads} compute threads on {cores} cores"
-    return warn("perf.cpu-oversubscribed", text, measured=threads, unit="threads", limit=4 * cores, where=place(trace, 0),
-                limit_source="default: four runnable threads a core", remedy=Remedy(
-                    text="Set OMP_NUM_THREADS to cores / ranks, and call torch.set_num_threads(1) in workers."))  # fmt: skip
+    remedy = Remedy(text="Set OMP_NUM_THREADS to cores / ranks, and torch.set_num_threads(1) in workers.")
+    return warn("perf.cpu-oversubscribed", text, measured=threads, unit="threads", limit=4 * cores, remedy=remedy,
+                limit_source="default: four runnable threads a core", where=place(trace, 0))  # fmt: skip
 
 
 def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:

@@ -5,6 +5,7 @@ Indices are compared where the sampler shows them and the ranks hold one data se
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
-from ._arrays import place
+from ._arrays import Table, place
 from ._watched import planted, unknown, world
 
 EPOCH_BASE = 100_000
@@ -67,13 +68,13 @@ def _one_dataset(trace: TrainingTrace, loaders: tuple[Mapping[str, Any], ...]) -
     for row in range(index.shape[0]):
         keep = (index[row, :, :width] >= 0) & (prints[row, :, :width] >= 0)
         maps.append(dict(zip(index[row, :, :width][keep].tolist(), prints[row, :, :width][keep].tolist(), strict=True)))
-    common = [(a[i], b[i]) for a, b in zip(maps, maps[1:], strict=False) for i in a.keys() & b.keys()]
+    common = [(a[i], b[i]) for a, b in itertools.pairwise(maps) for i in a.keys() & b.keys()]
     if len(common) >= 8:
         return sum(x == y for x, y in common) > 0.5 * len(common) or _random_reads(index, prints)
     return True
 
 
-def _random_reads(index: np.ndarray, prints: np.ndarray) -> bool:
+def _random_reads(index: Table, prints: Table) -> bool:
     """True where one rank itself gets different samples for one index: augmentation hides what is behind it."""
     seen: dict[int, int] = {}
     width = min(index.shape[2], prints.shape[2])
@@ -191,7 +192,8 @@ def _without_loader(trace: TrainingTrace) -> Finding:
     if len(known) < 2 or not varied:
         return unknown("which samples the ranks read: too few inputs were seen")
     if share > 0.5:
-        return fail("data.ranks-overlap", f"ranks feed the same inputs in {len(known)} updates", where=place(trace, 1, known[0]),
+        text = f"ranks feed the same inputs in {len(known)} updates"
+        return fail("data.ranks-overlap", text, where=place(trace, 1, known[0]),
                     remedy=SHARDING, **kept)  # fmt: skip
     return ok(f"inputs of {len(known)} updates differ between ranks", **kept)
 
@@ -233,7 +235,7 @@ def script_reshuffled(trace: TrainingTrace, script: WatchedScript) -> Iterator[F
     if found is None or len(orders) < 2 or len({len(o) for o in orders}) > 1:
         yield skip("not measured: needs two whole epochs of one loader")
         return
-    same = sum(a == b for a, b in zip(orders, orders[1:], strict=False))
+    same = sum(a == b for a, b in itertools.pairwise(orders))
     shuffled = found.by_index and orders[0] != sorted(orders[0])
     kept = {"measured": same, "unit": "epochs in the order of the one before", "limit": 0,
             "limit_source": "the sampler shuffles"}  # fmt: skip
@@ -271,8 +273,9 @@ def leak(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     if shared / len(held) <= 0.05:
         yield ok(f"{shared} of {len(held)} evaluated samples were trained on", **kept)
         return
-    yield fail("data.train-val-leak", f"{shared} of {len(held)} evaluated samples were also trained on",
-               where=place(trace, 0), remedy=Remedy(text="Split before shuffling, with one seed on all ranks."), **kept)  # fmt: skip
+    remedy = Remedy(text="Split before shuffling, with one seed on all ranks.")
+    text = f"{shared} of {len(held)} evaluated samples were also trained on"
+    yield fail("data.train-val-leak", text, where=place(trace, 0), remedy=remedy, **kept)
 
 
 def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[set[int], set[int], bool]:
@@ -281,7 +284,7 @@ def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[
     held: set[int] = set()
     base = apart = True
     for rank, loader in zip(script.ranks, found.loaders, strict=True):
-        for number, kept in rank.evaluated.items():
+        for number in rank.evaluated:
             other = next((x for x in rank.loaders if str(x["number"]) == number), None)
             if other is None or other["number"] == loader["number"]:
                 continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip
 
@@ -30,19 +31,17 @@ def end(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
         yield (
             ok(text, measured=len(errors), unit="ranks that failed")
             if not errors
-            else skip(
-                f"not decided: rank(s) {sorted(errors)} raised {next(iter(errors.values()))['type']}; see the script's output"
-            )
+            else skip(f"not decided: rank(s) {sorted(errors)} raised {next(iter(errors.values()))['type']}")
         )
         return
     id, text = _kind(script, uneven, left, counts)
     yield fail(
         id, text, measured=script.hang_s, unit="s without progress", where=place(trace, 0),
-        remedy=Remedy(text="Make every rank call the same collectives equally often (drop_last, equal shards, or join)."),
+        remedy=Remedy(text="Let every rank call the same collectives equally often (drop_last, equal shards, join)."),
     )  # fmt: skip
 
 
-def _updates(optimizers: tuple) -> int:
+def _updates(optimizers: tuple[Mapping[str, Any], ...]) -> int:
     return max((int(o["updates"]) for o in optimizers), default=0)
 
 

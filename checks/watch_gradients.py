@@ -71,8 +71,8 @@ def weights(trace: TrainingTrace, passes: float) -> Weights | None:
 def reduction(trace: TrainingTrace) -> float | None:
     """Factor between the mean over ranks of the gradients that arrived and the gradient before clipping; None where
     slices were not recorded or point elsewhere (cosine below 0.999)."""
-    table = trace.array("grad_slices")
-    if table is None or recorded(trace, "unscaled") is None or np.nanmax(recorded(trace, "unscaled")) > 0:
+    table, scaled = trace.array("grad_slices"), recorded(trace, "unscaled")
+    if table is None or scaled is None or np.nanmax(scaled) > 0:
         return None
     clips = recorded(trace, "clips")
     found = []
@@ -128,10 +128,10 @@ def gradient_scale(trace: TrainingTrace, script: WatchedScript) -> Iterator[Find
 def _fault(trace: TrainingTrace, found: Weights, usual: float, scale: float) -> tuple[str, str, str] | None:
     ranks = world(trace)
     both = (found.largest, found.total)
-    if ranks > 1 and (near(scale, ranks) or near(scale, 1 / ranks)) and scale != 1.0 and not near(scale * usual, 1.0):
-        if any(near(w * scale * f, 1.0) for w in both for f in (ranks, 1 / ranks)):
-            how = "summed over" if scale > 1 else "averaged more than once over"
-            return "grad.scaled-by-world-size", f"gradients are {how} the {ranks} ranks", "Average exactly once."
+    by_ranks = ranks > 1 and (near(scale, ranks) or near(scale, 1 / ranks)) and not near(scale * usual, 1.0)
+    if by_ranks and any(near(w * scale * f, 1.0) for w in both for f in (ranks, 1 / ranks)):
+        how = "summed over" if scale > 1 else "averaged more than once over"
+        return "grad.scaled-by-world-size", f"gradients are {how} the {ranks} ranks", "Average exactly once."
     if usual < 2:
         return None
     if any(near(w * scale, usual) for w in both) and not found.divided:

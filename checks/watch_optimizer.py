@@ -129,8 +129,9 @@ def memory(trace: TrainingTrace) -> Iterator[Finding]:
     made = float(np.nansum(passes[0])) if passes is not None else 0.0
     if most > 16 and most > 0.2 * min(made, 400):
         row, column = (int(x) for x in np.argwhere(alive == most)[0])
-        yield fail("mem.graph-retained", f"{most:.0f} losses still hold their autograd graph", where=place(trace, row, column),
-                   remedy=Remedy(text="Keep loss.item() or loss.detach(), not the loss."), **kept)  # fmt: skip
+        remedy = Remedy(text="Keep loss.item() or loss.detach(), not the loss.")
+        text = f"{most:.0f} losses still hold their autograd graph"
+        yield fail("mem.graph-retained", text, where=place(trace, row, column), remedy=remedy, **kept)
         return
     if resident is not None and (grown := _growth(resident)) is not None:
         yield warn("perf.memory-growth", f"resident memory grows by {grown / 1e6:.2f} MB per update",

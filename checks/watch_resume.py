@@ -76,18 +76,19 @@ def _missing(facts: ResumeFacts, script: WatchedScript) -> Iterator[Finding]:
 def _data(facts: ResumeFacts) -> Iterator[Finding]:
     again, after = facts.samples_repeated or 0, facts.samples_after or 0
     if facts.mid_epoch and facts.equal_positions:
-        yield _finding("resume.loader-state-of-rank0", "after resume all ranks read the same samples, before they did not",
-                       facts, "Save and load every rank's own loader state.", measured=again, unit="samples")  # fmt: skip
+        text = "after resume all ranks read the same samples, before they did not"
+        yield _finding("resume.loader-state-of-rank0", text, facts, "Save and load every rank's own loader state.",
+                       measured=again, unit="samples")  # fmt: skip
         return
     if facts.mid_epoch and again > 0.02 * max(after, 1):
         ranks = ", ".join(map(str, facts.ranks_repeating))
         id = "resume.data-order-changed" if facts.order_changed else "resume.data-repeated"
         text = (
-            f"after resume rank(s) {ranks} read {again} of the {facts.samples_before} samples again that were trained on"
+            f"after resume rank(s) {ranks} read {again} samples again; {facts.samples_before} had been trained on"
             " earlier in the same epoch"
         )
-        yield _finding(id, text, facts, "Save the position in the epoch and skip to it.", measured=again, unit="samples",
-                       limit=0)  # fmt: skip
+        advice = "Save the position in the epoch and skip to it."
+        yield _finding(id, text, facts, advice, measured=again, unit="samples", limit=0)
     elif facts.mid_epoch is False and facts.order_changed:
         text = "after resume the epoch has the order of the very first one"
         yield _finding("resume.data-order-changed", text, facts, "Give the epoch number to the sampler on resume.")

@@ -39,7 +39,7 @@ def script_sync(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding
         yield skip("not measured: needs gradients of two or more ranks")
         return
     judged = compared(table)
-    differs = differing(table)[judged]
+    differs: Table = differing(table)[judged]
     bad = differs.any(axis=1)
     steps = np.asarray(trace.steps)[judged]
     if not bad.any():
@@ -70,7 +70,7 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
     """Why differing gradients may be right: models averaged now and then, or ranks that train apart."""
     params = trace.array("param_digests")
     if params is not None:
-        apart = differing(params).any(axis=1)[compared(params)]
+        apart = np.asarray(differing(params).any(axis=1))[compared(params)]
         if apart.any() and not apart[int(np.flatnonzero(apart)[0]) :].all():
             return "parameters part and agree again, as with models averaged every few updates (local SGD)"
     if trace.job.parallel == "data":
@@ -85,7 +85,7 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
 def _pattern(trace: TrainingTrace, script: WatchedScript, table: Table, differs: Table) -> tuple[str, str, str]:
     bad = differs.any(axis=1)
     with_grad = (table > -1).any(axis=(0, 1))
-    always = differs[bad].all(axis=0)
+    always = np.asarray(differs[bad].all(axis=0))
     untouched = with_grad & ~differs.any(axis=0)
     bypassed, last = recorded(trace, "bypassed"), recorded(trace, "last_synced")
     if bypassed is not None and np.nanmedian(bypassed) > 0 and trace.job.parallel == "data":
@@ -143,7 +143,7 @@ def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     if not compared(params).any():
         yield skip("not measured: needs parameters of two or more ranks")
         return
-    apart = differing(params).any(axis=1)
+    apart = np.asarray(differing(params).any(axis=1))
     judged = compared(params)
     if not apart[judged].any():
         yield _buffers(trace, script) or ok(

@@ -96,14 +96,15 @@ class WatchedScript(JsonEvidence):
 
     @classmethod
     def assemble(cls, streams: Sequence[Stream]) -> Self | None:
-        ranks = {}
+        ranks: dict[int, tuple[int, dict[str, Any]]] = {}
         for stream in streams:
             for event in stream.of("watched"):
                 updates = max((o["updates"] for o in event.get("optimizers", ())), default=0)
                 held = ranks.get(event["rank"])
                 if held is None or updates >= held[0]:
                     ranks[event["rank"]] = (updates, {k: v for k, v in event.items() if k not in ("event", "t")})
-        script = next((e["script"] for s in streams for e in reversed(s.of("script"))), {})
+        told = [e["script"] for s in streams for e in s.of("script")]
+        script: dict[str, Any] = told[-1] if told else {}
         if not ranks and not script:
             return None
         workers = [e for s in streams for e in s.of("worker")]

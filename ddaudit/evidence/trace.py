@@ -278,7 +278,8 @@ def _lists(streams: Sequence[Stream], steps: Sequence[int]) -> dict[str, Array]:
         kind = np.int64 if missing < 0 else np.float64
         table = np.full((len(streams), len(steps), *extent), missing, dtype=kind)
         for at, part in parts.items():
-            table[(*at, *(slice(0, n) for n in part.shape))] = part
+            place: tuple[Any, ...] = (*at, *(slice(0, n) for n in part.shape))
+            table[place] = part
         arrays[name] = Array(table, unit, axes)
     return arrays
 

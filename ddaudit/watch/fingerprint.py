@@ -41,7 +41,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def _bytes(tensor: Tensor) -> Any:
     flat = local(tensor).detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
 def tensors(items: Iterable[Tensor]) -> int:

@@ -35,7 +35,7 @@ class Parameters:
         self.slices: dict[str, list[list[float]]] = {}
         self._arrived: dict[int, Tensor] = {}
         for index, parameter in enumerate(self.chosen):
-            parameter.register_hook(_follower(self, index, guard))
+            parameter.register_hook(_follower(self, index, guard))  # type: ignore[no-untyped-call]
 
     @property
     def numel(self) -> int:
@@ -121,8 +121,7 @@ def _spread(items: list[Tensor], count: int) -> list[Tensor]:
 
 
 def _follower(parameters: Parameters, index: int, guard: Guard) -> Any:
-    @unserializable_hook
     def follow(gradient: Tensor) -> None:
         guard.call("gradient", parameters.arrive, index, gradient)
 
-    return follow
+    return unserializable_hook(follow)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Puts the hooks into torch. Each only listens: it calls the original with the same arguments and returns its result."""
+"""Puts the hooks into torch. Each only listens: the original gets the same arguments, the script its result."""
 
 from __future__ import annotations
 

@@ -103,13 +103,15 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         lr_after=mine.value("lr", 0, 0),
         optimizer_steps_before=max(save.get("optimizer_steps") or [0]) or None,
         optimizer_steps_after=mine.script.ranks[0].notes.get("first_optimizer_step"),
-        params_equal=[int(x) for x in before[0, last]][: len(start)] == list(start)
-        if known and before is not None
-        else None,
+        params_equal=_equal(before[0, last], start) if known and before is not None else None,
         rng_equal=_rng_equal(mine, other, columns.get(at)),
         overlap_updates=min(overlap, len(mine.trace.steps)),
         first_difference=_first_difference(mine, other, columns, at),
     )
+
+
+def _equal(recorded: np.ndarray[Any, Any], start: Sequence[int]) -> bool:
+    return [int(x) for x in recorded[: len(start)]] == list(start)
 
 
 def _stored_step(numbers: Mapping[str, int]) -> int | None:

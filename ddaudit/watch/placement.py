@@ -1,4 +1,4 @@
-"""Where a rank stands: its host, its coordinates in the mesh, and the kind of parallelism, by what its parameters are."""
+"""Where a rank stands: host, mesh coordinates, and the kind of parallelism, by what its parameters are."""
 
 from __future__ import annotations
 
@@ -57,13 +57,12 @@ def parallelism(recorder: Recorder, world: int) -> dict[str, Any]:
     primary = recorder.primary
     assert primary is not None or not recorder.windows
     group = primary.optimizer.param_groups[0] if primary is not None else {}
+    flat = kind in ("data", "single") or (kind == "sharded" and mesh is not None and mesh.ndim == 1)
     found = {
         "source": "script",
         "parallel": kind or ("unknown" if torch.distributed.is_available() else "single"),
         "world_size": world,
-        "dp": world
-        if kind in ("data", "single") or (kind == "sharded" and mesh is not None and mesh.ndim == 1)
-        else None,
+        "dp": world if flat else None,
         "optimizer": type(primary.optimizer).__name__ if primary is not None else None,
         "lr": float(group["lr"]) if "lr" in group else None,
         "parameters": primary.parameters.numel if primary is not None else None,

@@ -15,7 +15,7 @@ __all__ = ["streams", "torch_stream", "worker_streams"]
 
 def torch_stream() -> int:
     """Digest of torch's CPU generator."""
-    return hash_bytes(memoryview(torch.get_rng_state().numpy()))
+    return hash_bytes(torch.get_rng_state().numpy().data)
 
 
 def streams() -> dict[str, int]:
@@ -34,7 +34,7 @@ def worker_streams(dataset: Any) -> dict[str, int]:
     for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
         kind = type(value)
         if isinstance(value, torch.Generator):
-            found[f"dataset.{name}"] = hash_bytes(memoryview(value.get_state().numpy()))
+            found[f"dataset.{name}"] = hash_bytes(value.get_state().numpy().data)
         elif isinstance(value, random.Random):
             found[f"dataset.{name}"] = hash_bytes(repr(value.getstate()[1]).encode())
         elif kind.__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):

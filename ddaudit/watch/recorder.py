@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -248,8 +249,7 @@ class Recorder:
 
     def resident_bytes(self) -> float:
         """Resident memory of this process."""
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return float(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return float(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     @property
     def frameworks(self) -> list[str]:

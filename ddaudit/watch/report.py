@@ -136,7 +136,7 @@ class Reporter:
 
     def finish(self, recorder: Recorder, how: str) -> None:
         """At exit; also for ranks that made no update but belong to a group."""
-        rank, world = recorder.distributed
+        world = recorder.distributed[1]
         if self.writer is None and (
             recorder.windows or (world > 1 and "RANK" in os.environ and recorder.loaders.known)
         ):

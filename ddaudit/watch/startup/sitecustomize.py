@@ -12,14 +12,15 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = Path(__file__).resolve().parent
 
 
 def _hand_on() -> None:
     """Runs the next ``sitecustomize`` on the path, if there is one, under its own name."""
-    elsewhere = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
+    elsewhere = [p for p in sys.path if Path(p or ".").resolve() != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is None or spec.loader is None:
         return
