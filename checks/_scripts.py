@@ -11,6 +11,7 @@ from typing import Any
 
 SCRIPT = '''"""Trains a small model on two ranks."""
 import argparse, math, os, random, time
+from datetime import timedelta
 import torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
@@ -61,7 +62,7 @@ WINDOW_TARGETS = [1.0]
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=BATCH * 2, 
+    parser.add_argument("--batch-size", type=int, default=BATCH * 2,
                         help="total over all processes" if O.get("claim") else "rows")
     parser.add_argument("--warmup-steps", type=int, default=6)
     args = parser.parse_args([])
@@ -97,7 +98,7 @@ def main():
         for module in (model[0], model[-1]):
             module.weight = nn.Parameter(module.weight.detach().clone())
             module.bias = nn.Parameter(module.bias.detach().clone())
-    peak = {{"no-op": 1e-30, "diverge": 40.0, "nan": 0.05}}.get(FAULT, 0.05)
+    peak = {{"no-op": 1e-30, "diverge": 900.0, "nan": 0.05}}.get(FAULT, 0.05)
     opt = torch.optim.SGD(net.parameters(), lr=peak, momentum=0.0 if FAULT in ("no-op", "diverge") else 0.9)
     if FAULT == "stale":
         model[-1] = nn.Linear(16, 4)
@@ -113,7 +114,7 @@ def main():
     if O.get("resume"):
         start, skip = resume(path, model, opt, sched)
         global_step = start
-    for epoch in range(3 if not O.get("short") else 8):
+    for epoch in range(3 if not O.get("short") else 5):
         if epoch * (STEPS // 3) + STEPS // 3 <= start:
             continue
         if FAULT != "no-set-epoch":
@@ -201,7 +202,7 @@ def reduce(model, manual, world, rank):
     if FAULT == "clip-local":
         nn.utils.clip_grad_norm_(model.parameters(), 0.05)
     for p in model.parameters():
-        dist.all_reduce(p.grad)
+        dist.all_reduce(p.grad, async_op=True).wait(timedelta(seconds=4))
         if FAULT != "summed":
             p.grad /= world
 

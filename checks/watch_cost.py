@@ -31,7 +31,6 @@ class ScriptLimits(Limits):
         planted("every sample waits for storage", "perf.input-bound", "slow-input"),
         planted("rank 1 does extra work", "perf.straggler-rank", "straggler"),
         planted("rank 0 does extra work now and then", "perf.host-work-on-rank0", "host-work"),
-        planted("workers are started anew each epoch", "perf.worker-respawn", "respawn", workers=2, short=True),
     ),
 )
 def cost(trace: TrainingTrace, script: WatchedScript, limits: ScriptLimits) -> Iterator[Finding]:
@@ -111,6 +110,8 @@ def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:
     parts = [recorded(trace, n) for n in ("backward_s", "comm_wait_s", "checkpoint_s")]
     if step is None or step.shape[0] < 2 or step.shape[1] < 12:
         return None
+    queued = recorded(trace, "run_wait_s")
+    parts.append(None if queued is None or np.nanmax(queued) == 0 else np.minimum(queued, step))
     own = step - sum(np.nan_to_num(p) for p in parts if p is not None)
     own, whole = own[:, 3:], step[:, 3:]
     others = np.array([np.nanmedian(np.delete(own, r, axis=0), axis=0) for r in range(own.shape[0])])
@@ -120,7 +121,8 @@ def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:
     share = float(usual[row] / np.nanmedian(whole[row]))
     kept = {"unit": "share of the update", "limit": limits.own_time_share.warn_above,
             "limit_source": limits.own_time_share.source}  # fmt: skip
-    if usual[row] > 0.02 and limits.own_time_share.judge(share).value != "PASS":
+    often = float((excess[row] > 0.5 * usual[row]).mean())
+    if usual[row] > 0.02 and often > 0.7 and limits.own_time_share.judge(share).value != "PASS":
         text = f"rank {row} works {usual[row] * 1e3:.0f} ms longer than the others in each update; they wait for it"
         return warn("perf.straggler-rank", text, measured=share, where=place(trace, row), **kept)
     bursts = (excess[0] > 0.1) & (excess[0] > 3 * np.nanmedian(whole[0]))

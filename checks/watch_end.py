@@ -10,7 +10,14 @@ from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fa
 from ._arrays import place
 from ._watched import planted, world
 
-PEER = ("connection closed by peer", "connection reset", "socket timeout", "timed out waiting", "read timeout")
+PEER = (
+    "connection closed by peer",
+    "connection reset",
+    "socket timeout",
+    "timed out waiting",
+    "read timeout",
+    "operation timed out",
+)
 
 
 @check(
@@ -24,9 +31,10 @@ def end(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     errors = {r.rank: r.notes["exception"] for r in script.ranks if "exception" in r.notes}
     left = [r.rank for r in script.ranks if r.notes.get("ended") == "exit" and r.rank not in errors]
     broken = [r for r, e in errors.items() if any(p in str(e["text"]).lower() for p in PEER)]
-    stuck = script.hang_s is not None
+    waiting = [r.rank for r in script.ranks if "ended" not in r.notes]
+    stuck = script.hang_s is not None or bool(left and waiting)
     uneven = len(counts) > 1 and max(counts) - min(counts) >= 1
-    if not (stuck or (broken and uneven)):
+    if not (stuck or (broken and (uneven or left))):
         text = f"{len(counts)} of {world(trace)} rank(s) reported, after {min(counts, default=0)} updates"
         yield (
             ok(text, measured=len(errors), unit="ranks that failed")

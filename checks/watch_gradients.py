@@ -69,26 +69,33 @@ def weights(trace: TrainingTrace, passes: float) -> Weights | None:
 
 
 def reduction(trace: TrainingTrace) -> float | None:
-    """Factor between the mean over ranks of the gradients that arrived and the gradient before clipping; None where
-    slices were not recorded or point elsewhere (cosine below 0.999)."""
-    table, scaled = trace.array("grad_slices"), recorded(trace, "unscaled")
-    if table is None or scaled is None or np.nanmax(scaled) > 0:
+    """Factor between the mean over ranks of the gradients that arrived and the gradient before clipping.
+
+    NaN where it is neither constant nor ever 1, so that something unknown scales gradients; None where slices were not
+    recorded or point elsewhere (cosine below 0.999).
+    """
+    table, clips, scale = trace.array("grad_slices"), recorded(trace, "clips"), recorded(trace, "scale")
+    if table is None:
         return None
-    clips = recorded(trace, "clips")
+    source = ENDED if trace.job.parallel in ("sharded", "tensor") else ARRIVED
     found = []
     for column in range(table.shape[1]):
-        arrived = table[:, column, ARRIVED]
+        arrived = table[:1, column, ENDED] if source == ENDED else table[:, column, ARRIVED]
         clipped = clips is not None and np.nanmax(clips[:, column]) > 0
         final = table[0, column, UNCLIPPED if clipped else STEPPED]
         keep = ~np.isnan(arrived).any(axis=0) & ~np.isnan(final)
-        mean = arrived[:, keep].mean(axis=0)
+        mean = arrived[:, keep].mean(axis=0) / (1.0 if scale is None else float(scale[0, column]))
         size = float(mean @ mean)
         if keep.sum() < 4 or size == 0:
             continue
         along = float(mean @ final[keep])
         if along > 0.999 * np.sqrt(size) * float(np.linalg.norm(final[keep])):
             found.append(along / size)
-    return float(np.median(found)) if len(found) >= 2 and np.ptp(found) <= 0.02 * np.median(found) else None
+    if len(found) < 2:
+        return None
+    if np.ptp(found) <= 0.02 * np.median(found):
+        return float(np.median(found))
+    return 1.0 if near(max(found), 1.0) else float("nan")
 
 
 @check(
@@ -109,7 +116,10 @@ def gradient_scale(trace: TrainingTrace, script: WatchedScript) -> Iterator[Find
     if usual is None or found is None:
         yield unknown("the loss reaches backward by operations whose weight cannot be followed, or in several parts")
         return
-    factor = reduction(trace) if trace.job.parallel not in ("sharded", "tensor") else None
+    factor = reduction(trace)
+    if factor is not None and np.isnan(factor):
+        yield unknown("something scales gradients by a factor that changes, such as clipping by hand")
+        return
     scale = 1.0 if factor is None else factor
     told = f"weights of {usual:g} micro-batch(es) add up to {found.total:.4g}"
     told += "" if factor is None else f", the reduction multiplies by {factor:.4g}"

@@ -94,7 +94,8 @@ def script_loss(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding
         head, end = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
         kept = {"measured": end / head, "unit": "last quarter / first quarter", "limit": 3.0,
                 "limit_source": "default: a loss that triples is running away"}  # fmt: skip
-        if end > 3 * head and end > 3 * float(values[0]):
+        late = float(values[len(values) // 2 :].min())
+        if end > 3 * float(values[0]) and (end > 3 * head or late > 2 * float(values[:2].max())):
             yield fail("loss.diverged", f"the loss grows: {told}", where=place(trace, 0, len(values) - 1), **kept)
             return
         yield ok(told, **kept)

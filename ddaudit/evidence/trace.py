@@ -74,6 +74,8 @@ SERIES: dict[str, tuple[str, str]] = {
     "norm_digest": ("digest", "digest of running statistics of normalisation layers when the forward pass begins"),
     "rng_forward_draws": ("1", "1 where the forward pass drew from torch's generator"),
     "rng_fetch_digest": ("digest", "digest of the generators that fetching a batch drew from, before it drew"),
+    "scale": ("1", "factor by which a gradient scaler multiplied the losses"),
+    "run_wait_s": ("s", "time in which the main thread could have run and no core was free"),
     "graphs_alive": ("1", "losses of earlier passes whose autograd graph is still alive"),
     "collective_calls": ("1", "collectives that the script itself called since the previous update"),
     "collective_bytes": ("byte", "payload of those collectives"),

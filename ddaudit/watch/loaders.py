@@ -258,9 +258,9 @@ def subset_of(dataset: Any) -> list[int] | None:
 
 def _sampler(loader: Any) -> dict[str, Any]:
     """The innermost sampler that shuffles or shards."""
-    sampler = getattr(loader, "batch_sampler", None) or getattr(loader, "sampler", None)
+    sampler = _first(loader, "batch_sampler", "sampler")  # no `or`: a sampler without length has no truth value
     for _ in range(4):
-        inner = getattr(sampler, "sampler", None) or getattr(sampler, "batch_sampler", None)
+        inner = _first(sampler, "sampler", "batch_sampler")
         if inner is None:
             break
         sampler = inner
@@ -268,6 +268,11 @@ def _sampler(loader: Any) -> dict[str, Any]:
     facts = {k: v for k in wanted if isinstance(v := getattr(sampler, k, None), int | bool)}
     names = [kind.__name__ for kind in type(sampler).__mro__]
     return {"type": names[0], "distributed": "DistributedSampler" in names, **facts}
+
+
+def _first(owner: Any, *names: str) -> Any:
+    """The first attribute of these names that is there and not None."""
+    return next((v for n in names if (v := getattr(owner, n, None)) is not None), None)
 
 
 def _length(thing: Any) -> int | None:

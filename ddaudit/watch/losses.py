@@ -33,6 +33,7 @@ FUSED = (
 GATHERED = ("StackBackward", "CatBackward")
 MASKED = ("IndexBackward", "MaskedSelectBackward")
 MAX_NODES = 200
+MASK_DEPTH = 6
 
 
 @dataclass
@@ -52,6 +53,8 @@ class Micro:
     value: float | None
     terms: list[Term] = field(default_factory=list)
     divisors: list[float] = field(default_factory=list)
+    node: Any = None
+    """The first reduction: whoever keeps the loss, divided or not, keeps this node."""
     shape: int = 0
     """Hash of the graph's visible top, to tell micro-batches of one loss from different losses."""
 
@@ -80,6 +83,7 @@ def inspect(loss: Tensor, guard: Guard) -> Micro:
         term = _term(node)
         micro.terms.append(term)
         node.register_prehook(_weigher(term, guard))
+        micro.node = micro.node or node
     micro.shape = hash(tuple(names)) & 0xFFFFFFFF
     return micro
 
@@ -132,7 +136,7 @@ def _factors(node: Any, name: str) -> list[float]:
 
 def _term(node: Any) -> Term:
     name = node.name()
-    ragged = any(c is not None and c.name().startswith(MASKED) for c, _ in node.next_functions)
+    ragged = _masked(node)
     if name.startswith(MEANS):
         numel = getattr(node, "_saved_self_sym_numel", None) or _size(node)
         return Term("mean", float(numel) if numel else None, ragged)
@@ -143,6 +147,19 @@ def _term(node: Any) -> Term:
         count, ignored = _fused_count(node)
         return Term(kind, count, ignored)
     return Term("opaque", None, False)
+
+
+def _masked(root: Any) -> bool:
+    """True where what is reduced was picked out by a mask or an index a few operations before."""
+    level, seen = [root], 0
+    for _ in range(MASK_DEPTH):
+        level = [c for node in level for c, _ in node.next_functions if c is not None]
+        seen += len(level)
+        if any(node.name().startswith(MASKED) for node in level):
+            return True
+        if seen > MAX_NODES:
+            return False
+    return False
 
 
 def _size(node: Any) -> float | None:

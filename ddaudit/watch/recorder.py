@@ -50,6 +50,7 @@ class Recorder:
         self.alive: list[weakref.ref[Any]] = []
         self._fetching: dict[str, int] = {}
         self._last_wait, self._last_cpu = 0.0, time.process_time()
+        self._last_run_wait = 0.0
         self._norms = math.nan
         self.loaders.on_fetch = self._on_fetch
         self.models.on_enter, self.models.on_leave = self._on_enter, self._on_leave
@@ -118,6 +119,13 @@ class Recorder:
         spent, self._last_cpu = now - self._last_cpu, now
         return spent
 
+    def run_wait_seconds(self) -> float:
+        """Time that this thread waited for a core since this was last asked (schedstat's second field)."""
+        file = Path("/proc/thread-self/schedstat")
+        now = int(file.read_text("ascii").split()[1]) / 1e9 if file.exists() else 0.0
+        waited, self._last_run_wait = now - self._last_run_wait, now
+        return waited
+
     # -- data and models ----------------------------------------------------------------------------------------
 
     def _early(self) -> bool:
@@ -179,8 +187,9 @@ class Recorder:
         found = [roots] if isinstance(roots, Tensor) else list(roots)
         root = found[0] if found else None
         micro = losses.inspect(root, self.guard) if isinstance(root, Tensor) and root.grad_fn else losses.Micro(None)
-        if root is not None and root.grad_fn is not None:
-            self._follow(root.grad_fn)
+        if isinstance(root, Tensor) and root.grad_fn is not None:
+            self._follow(micro.node or root.grad_fn)
+            micro.node = None
         synced = [c.sync for c in self.calls if c.sync is not None]
         batches = self.fresh or self._guess_batches()
         back = Back(

@@ -190,6 +190,8 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
         **recorder.spent,
         "optimizer_s": max(0.0, now - window.entered - window.inside_s),
         "cpu_s": recorder.cpu_seconds(),
+        "run_wait_s": recorder.run_wait_seconds(),
+        "scale": window.backs[-1].scale if window.backs else math.nan,
         "rss_bytes": recorder.resident_bytes(),
         "graphs_alive": float(sum(r() is not None for r in recorder.alive)),
         "rng_digest": recorder.draws["before"],
