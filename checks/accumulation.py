@@ -97,3 +97,74 @@ def cleared(trace: TrainingTrace) -> Iterator[Finding]:
         first_seen_step=trace.steps[column],
         remedy=Remedy(text="Call optimizer.zero_grad() once per update, on the optimizer that holds these parameters."),
     )
+
+
+@check(
+    "accumulation.division",
+    question="accumulation",
+    asks="Is each micro-batch's loss divided once, by the number of micro-batches?",
+    plant=(
+        Plant(
+            "the loss is not divided",
+            "loss.not-divided-by-accum",
+            ranks=2,
+            params=ACCUMULATED,
+            planted={"plant": "accum-undivided"},
+            types="data",
+        ),
+        Plant(
+            "the loss is divided twice",
+            "loss.divided-twice",
+            ranks=2,
+            params=ACCUMULATED,
+            planted={"plant": "accum-double-divided"},
+            types="data",
+        ),
+        Plant(
+            "means of unequal token counts are averaged",
+            "loss.tokens-not-weighted",
+            ranks=2,
+            params={**ACCUMULATED, "ragged": True},
+            planted={"plant": "mean-of-means"},
+            types="data",
+        ),
+    ),
+)
+def division(trace: TrainingTrace) -> Iterator[Finding]:
+    """The mean loss over A micro-batches is the sum of their means over A where all have as many tokens; with unequal
+    counts each mean counts by its tokens, so that no divisor is A exactly.
+    """
+    divisor, micro = recorded(trace, "loss_divisor"), recorded(trace, "micro_batches")
+    if divisor is None or micro is None or not np.nanmedian(micro) > 1:
+        yield skip("not measured: needs loss divisors of a run that accumulates")
+        return
+    ratio = divisor / micro
+    usual, count = float(np.nanmedian(ratio)), float(np.nanmedian(micro))
+    kept = {
+        "measured": float(np.nanmedian(divisor)),
+        "unit": "divisor",
+        "limit": count,
+        "limit_source": "the accumulation",
+    }
+    where, text = (
+        place(trace, 0),
+        f"the divisor of a micro-batch's mean loss is {kept['measured']:.4g} with A = {count:g}",
+    )
+    if abs(usual * count - 1) < 0.02:
+        yield fail("loss.not-divided-by-accum", f"{text}: the loss is not divided", where=where, **kept)
+    elif abs(usual / count - 1) < 0.02:
+        yield fail("loss.divided-twice", f"{text}: the loss is divided twice", where=where, **kept)
+    elif _unequal_tokens(trace) and (np.abs(ratio[~np.isnan(ratio)] - 1) < 1e-9).all():
+        yield fail("loss.tokens-not-weighted", f"{text}, though micro-batches differ in tokens", where=where, **kept)
+    else:
+        yield ok(text, **kept)
+
+
+def _unequal_tokens(trace: TrainingTrace) -> bool:
+    """True when updates or ranks of the same number of samples differ in their number of target tokens."""
+    tokens, samples = recorded(trace, "tokens"), recorded(trace, "samples")
+    if tokens is None or samples is None:
+        return False
+    with np.errstate(all="ignore"):
+        per_sample = tokens / samples
+    return bool(np.nanstd(per_sample) > 1e-9)

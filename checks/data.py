@@ -97,6 +97,40 @@ def reshuffled(trace: TrainingTrace) -> Iterator[Finding]:
     )
 
 
+@check(
+    "data.coverage",
+    asks="Does an epoch see every sample of the data set?",
+    plant=Plant(
+        "all replicas read the first one's shard",
+        "data.partial-coverage",
+        ranks=2,
+        params={"parallel": "data", "steps": 9, "dataset_samples": 64},
+        planted={"plant": "same-shard"},
+        types="data",
+    ),
+)
+def coverage(trace: TrainingTrace) -> Iterator[Finding]:
+    """Counts distinct samples over all ranks in each whole epoch; ``drop_last`` may leave out less than one batch."""
+    ids, epoch, size = trace.sample_ids, recorded(trace, "epoch"), trace.job.dataset_samples
+    if ids is None or epoch is None or size is None or np.nanmax(epoch) < 1 or trace.job.resumed_from_step:
+        yield skip("not measured: needs a run over more than one whole epoch of a data set of known size")
+        return
+    # The last epoch may be cut short by the end of the run.
+    whole = [int(e) for e in np.unique(epoch[np.isfinite(epoch)])][:-1]
+    seen = {e: len(np.unique(ids[(epoch == e)[:, :, None] & (ids >= 0)])) for e in whole}
+    least = min(seen, key=lambda e: seen[e])
+    batch = trace.job.global_batch or 1
+    wanted = size - size % batch if trace.job.drop_last else size
+    kept = {"measured": seen[least], "unit": "samples in an epoch", "limit": wanted}
+    source = "the data set's size, less an incomplete last batch" if trace.job.drop_last else "the data set's size"
+    if seen[least] >= wanted:
+        yield ok(f"each of {len(whole)} whole epochs sees {seen[least]} of {size} samples", limit_source=source, **kept)
+        return
+    text = f"epoch {least} sees {seen[least]} of {size} samples ({seen[least] / size:.0%})"
+    where = place(trace, readers(trace)[0])
+    yield fail("data.partial-coverage", text, where=where, limit_source=source, remedy=REMEDY, **kept)
+
+
 def _orders(trace: TrainingTrace) -> dict[int, tuple[int, ...]]:
     """Whole epochs of the first reading rank: epoch -> sample ids in the order read. The last one may be cut short."""
     ids, epoch, rows = trace.sample_ids, recorded(trace, "epoch"), readers(trace)

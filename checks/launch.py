@@ -57,6 +57,8 @@ def ranks(launch: LaunchFacts) -> Iterator[Finding]:
         )
     elif launch.interrupted:
         yield skip("not measured: the run was interrupted while the ranks were at work")
+    elif launch.progressing:
+        yield _slow(launch)
     elif culprits := [r for r in launch.ranks if r.culprit]:
         yield from _named(launch, culprits)
     else:
@@ -106,6 +108,21 @@ def _hung(launch: LaunchFacts, rank: RankOutcome) -> Finding:
         commands=(f"cat {_file(launch, rank, '.stack')}",),
     )
     return _fail(launch, "launch.rank-hung", text, rank, 1, remedy)
+
+
+def _slow(launch: LaunchFacts) -> Finding:
+    steps = [r.last_step for r in launch.ranks if r.last_step is not None]
+    reached = f" (last recorded step {min(steps)} to {max(steps)})" if steps else ""
+    return draft(
+        Status.ERROR,
+        "launch.too-slow",
+        f"the ranks were still making progress{reached} when the timeout of {launch.timeout_s:g} s passed: none hangs",
+        measured=launch.seconds,
+        unit="s",
+        limit=launch.timeout_s,
+        limit_source="the step's timeout",
+        remedy=Remedy(text="Raise the step's timeout, ask for less work in it, or free the machine of other load."),
+    )
 
 
 def _nobody(launch: LaunchFacts) -> Finding:

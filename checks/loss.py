@@ -97,7 +97,7 @@ def finite(trace: TrainingTrace) -> Iterator[Finding]:
     question="loss",
     asks="Does the loss start near ln(V), the loss of a uniform guess?",
     plant=Plant(
-        "labels leak into the input",
+        "the output head starts 50 times too wide",
         ("loss.start-off", "loss.below-entropy"),
         params=SHORT,
         planted={"plant": "init-scaled"},
@@ -194,7 +194,7 @@ def floor(trace: TrainingTrace, limits: LossLimits) -> Iterator[Finding]:
     "loss.spikes",
     question="loss",
     asks="Is the curve free of jumps?",
-    plant=Plant("one step with a huge learning rate", "loss.spike", params=SHORT, planted={"plant": "loss-spike"}),
+    plant=Plant("the targets of one update are garbled", "loss.spike", params=SHORT, planted={"plant": "loss-spike"}),
 )
 def spikes(trace: TrainingTrace, limits: LossLimits) -> Iterator[Finding]:
     """Compares each step with the median of the five before it."""

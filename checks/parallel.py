@@ -16,7 +16,6 @@ from ddaudit.api import (
     Finding,
     Limit,
     Limits,
-    Plant,
     Remedy,
     TensorCapture,
     TrainingTrace,
@@ -28,8 +27,8 @@ from ddaudit.api import (
 )
 
 from ._arrays import curve, recorded
+from ._matrix import matrix
 
-EXACT = {"dtype": "fp64", "optimizer": "sgd", "steps": 4, "capture": True}
 NOISE = {"fp64": "1.5e-15", "fp32": "7.3e-7"}
 MIDDLE = "more than 100 times from both the measured noise floor ({noise}) and the smallest planted fault (0.14)"
 
@@ -65,33 +64,10 @@ class Deviation:
     residual: float
 
 
-def _plants() -> tuple[Plant, ...]:
-    faults = (
-        ("a gradient summed instead of averaged", "grad-sum", "plain"),
-        ("one parameter misses its sync", "param-unsynced", "plain"),
-        ("two ranks are fed the same shard", "same-shard", "plain"),
-        ("accumulated gradients are not divided", "accum-undivided", "accumulate"),
-        ("gradients are not cleared once", "zero-grad-missed", "plain"),
-    )
-    expect = ("parallel.gradients-differ", "grad.scaled-by-world-size", "grad.scale-off", "loss.not-divided-by-accum")
-    return tuple(
-        Plant(
-            name,
-            expect,
-            ranks=2,
-            params={**EXACT, "parallel": "data", "variant": variant},
-            planted={"plant": fault},
-            reference={**EXACT, "parallel": "single"},
-            types=f"data-{variant}",
-        )
-        for name, fault, variant in faults
-    )
-
-
 @check(
     "parallel.equals-single",
     asks="Does every rank compute the gradients, losses and parameters of one device on the same global batch?",
-    plant=_plants(),
+    plant=matrix("gradients"),
 )
 def equals_single(trace: TrainingTrace, reference: TrainingTrace, limits: ParallelLimits) -> Iterator[Finding]:
     """Compares per-parameter gradients of every rank at the captured steps, the loss of every step, and the final

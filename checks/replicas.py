@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ddaudit.api import Finding, Plant, Remedy, TrainingTrace, check, fail, ok, skip
+from ddaudit.api import Finding, Plant, Remedy, TrainingTrace, check, fail, ok, skip, warn
 
 from ._arrays import place, recorded
+from ._matrix import matrix
 
 TWO = {"parallel": "data", "steps": 6}
 
 #: Mesh axes along which ranks hold different parts, so that only ranks equal in all of them are copies.
-SPLITTING = ("pp", "shard", "ep")
+SPLITTING = ("pp", "shard")
 
 
 def _plant(name: str, expect: str, fault: str) -> Plant:
@@ -24,7 +25,7 @@ def _plant(name: str, expect: str, fault: str) -> Plant:
     "replicas.equal",
     asks="Are the parameters that ranks replicate equal bit for bit after each update?",
     plant=(
-        _plant("a parameter drifts on one rank", "replica.diverged", "replica-drift"),
+        *matrix("replicas"),
         _plant("ranks start from different weights", "replica.init-differs", "init-differs"),
     ),
 )
@@ -103,3 +104,77 @@ def updates(trace: TrainingTrace) -> Iterator[Finding]:
     id = "optim.stale-params" if every else "optim.no-op-step"
     text = f"{len(idle)} updates at a learning rate above 0 changed no parameter"
     yield fail(id, text, where=place(trace, row, column), first_seen_step=trace.steps[column], **kept)
+
+
+@check(
+    "replicas.grad-norm",
+    asks="Do all ranks compute the same global gradient norm, by which they clip?",
+    plant=Plant(
+        "gradients are clipped before they are synchronised",
+        "grad.clip-norm-differs",
+        ranks=2,
+        params={**TWO, "clip_norm": 0.05},
+        planted={"plant": "clip-before-sync"},
+        types="data",
+    ),
+)
+def grad_norm(trace: TrainingTrace) -> Iterator[Finding]:
+    """Ranks that clip by norms of their own scale their gradients differently; the mean is then no gradient at all."""
+    table = recorded(trace, "grad_norm")
+    if table is None or table.shape[0] < 2:
+        yield skip("not measured: needs gradient norms of two or more ranks")
+        return
+    with np.errstate(all="ignore"):
+        spread = (np.nanmax(table, axis=0) - np.nanmin(table, axis=0)) / np.nanmax(np.abs(table), axis=0)
+    worst = int(np.nanargmax(spread)) if np.isfinite(spread).any() else 0
+    source = "float32 rounding of a norm over another order of summation is below 1e-6"
+    kept = {"measured": float(spread[worst]), "unit": "relative", "limit": 1e-5, "limit_source": source}
+    if not spread[worst] > 1e-5:
+        yield ok(f"all {table.shape[0]} ranks compute the same gradient norm in each update", **kept)
+        return
+    first = int(np.flatnonzero(spread > 1e-5)[0])
+    text = f"gradient norms of the ranks differ by up to {spread[worst]:.2g}, from update {trace.steps[first]} on"
+    remedy = Remedy(text="Clip after the last micro-batch was synchronised, by the norm over all shards.")
+    yield fail(
+        "grad.clip-norm-differs",
+        text,
+        where=place(trace, int(np.nanargmax(table[:, worst])), worst),
+        first_seen_step=trace.steps[first],
+        remedy=remedy,
+        **kept,
+    )
+
+
+@check(
+    "replicas.random",
+    asks="Do replicas draw different random numbers?",
+    plant=Plant(
+        "all replicas are seeded alike",
+        "rng.identical-across-ranks",
+        ranks=2,
+        params=TWO,
+        planted={"plant": "rng-identical"},
+        types="data",
+    ),
+)
+def random(trace: TrainingTrace) -> Iterator[Finding]:
+    """Equal random states make dropout and augmentation repeat on every replica, which shrinks the effective batch's
+    variety. Judged on the reference trainer, which seeds replicas apart; a user's script may not draw at all."""
+    table = recorded(trace, "rng_digest")
+    heads = {rank.coords["dp"]: row for row, rank in enumerate(trace.ranks) if "dp" in rank.coords}
+    if table is None or len(heads) < 2 or trace.job.source != "reference":
+        yield skip("not measured: needs the random states of two or more replicas of the reference trainer")
+        return
+    rows = list(heads.values())
+    same = int((table[rows] == table[rows[0]]).all(axis=0).sum())
+    kept = {
+        "measured": same,
+        "unit": "updates with equal random states",
+        "limit": 0,
+        "limit_source": "seeds differ by rank",
+    }
+    if same == 0:
+        yield ok(f"{len(rows)} replicas draw from different random states", **kept)
+        return
+    text = f"all {len(rows)} replicas have the same random state in {same} of {table.shape[1]} updates"
+    yield warn("rng.identical-across-ranks", text, where=place(trace, rows[1]), **kept)

@@ -10,11 +10,15 @@ from ddaudit.evidence import (
     CheckpointWritten,
     CommandRun,
     Evidence,
+    HostLoad,
     Job,
+    JobNumbers,
+    JobPlan,
     JsonEvidence,
     LaunchFacts,
     Measure,
     Measures,
+    Neighbour,
     RankOutcome,
     RankPlace,
     ResumeFacts,
@@ -24,20 +28,32 @@ from ddaudit.evidence import (
     WatchedRank,
     WatchedScript,
 )
+from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
+from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.incident import IncidentFacts, Suspect
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
+from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
 from ddaudit.registry import NoParams, check, probe
 
 __all__ = [
+    "EXAMPLE_JOB",
     "SERIES",
     "Array",
     "ArrayEvidence",
+    "CheckpointDiff",
+    "CheckpointFacts",
     "CheckpointWritten",
     "CommandRun",
     "Evidence",
+    "Fault",
     "Finding",
+    "HostLoad",
+    "IncidentFacts",
     "Job",
+    "JobNumbers",
+    "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
     "Limit",
@@ -45,8 +61,11 @@ __all__ = [
     "Measure",
     "MeasureLimits",
     "Measures",
+    "NameSeen",
+    "Neighbour",
     "NoParams",
     "Plant",
+    "Position",
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
@@ -54,7 +73,9 @@ __all__ = [
     "ResumeFacts",
     "Severity",
     "Status",
+    "StepValue",
     "Stream",
+    "Suspect",
     "TensorCapture",
     "TrainingTrace",
     "WatchedRank",
@@ -63,8 +84,10 @@ __all__ = [
     "check",
     "draft",
     "fail",
+    "meaning_of",
     "ok",
     "probe",
     "skip",
+    "status_of",
     "warn",
 ]

@@ -14,7 +14,7 @@ import traceback
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from ddaudit.errors import PackProblem
@@ -103,14 +103,24 @@ def load(folders: Sequence[str | Path] = (), *, entries: bool = True, environmen
 
 def _entry_folders() -> list[Path]:
     """Folders that installed distributions offer. Ours is loaded first by name and is left out here."""
-    others = [e for e in entry_points(group="ddaudit.packs") if e.value != "ddaudit.packs:builtin"]
-    return [Path(entry.load()()) for entry in others]
+    return [_entry_folder(e) for e in entry_points(group="ddaudit.packs") if e.value != "ddaudit.packs:builtin"]
+
+
+def _entry_folder(entry: EntryPoint) -> Path:
+    try:
+        return Path(entry.load()())
+    except (Exception, SystemExit) as error:
+        what = f"the installed pack {entry.name!r} does not load: {type(error).__name__}: {error}"
+        fix = "mend or uninstall its distribution, or run with --packs builtin"
+        raise PackProblem(what, where=entry.value, fix=fix) from error
 
 
 PARTS = ("checks", "probes", "runbooks", "templates")
 
 
 def _add(loaded: Packs, pack: Pack) -> None:
+    if not pack.folder.is_dir():
+        raise PackProblem("no such folder", where=str(pack.folder), expected="the folder of a pack")
     if not any((pack.folder / part).is_dir() for part in PARTS):
         raise PackProblem("not a pack", where=str(pack.folder), expected=f"a folder with one of {', '.join(PARTS)}/")
     loaded.packs.append(pack)
@@ -146,7 +156,7 @@ def _import_part(loaded: Packs, pack: Pack, part: str) -> None:
             importlib.import_module(name)
         except PackProblem:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a file that exits on import must not end ddaudit
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{path}:{last.lineno}" if last.filename == str(path) else str(path)
             message = f"{type(error).__name__}: {error}"

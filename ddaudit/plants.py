@@ -25,11 +25,13 @@ class Plant:
         params: parameters of both runs.
         planted: parameters laid over ``params`` in the faulty run only.
         reference: parameters of the run that a check's ``reference`` argument is read from (``reference_ranks``
-            processes), or None when the check needs none.
+            processes), or None when the check needs none. ``params`` may use what it measured as
+            ``$reference.metric``.
         limits: the step's limits in both runs, for checks whose metrics the runbook names.
         build: for probes that read files: called with an empty folder and True for the fault, False for the twin;
             returns further parameters (such as the path it wrote).
         types: labels the row of the self-test matrix, such as the parallelism type.
+        not_applicable: why this fault cannot occur here; the row is shown, and nothing is run.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Plant:
     limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     build: Callable[[Path, bool], Mapping[str, Any]] | None = None
     types: str = ""
+    not_applicable: str = ""
 
     @property
     def expected(self) -> tuple[str, ...]:

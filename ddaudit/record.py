@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +19,24 @@ from ddaudit.findings import QUESTIONS, Finding, Severity, Status, Verdict
 from ddaudit.jsonio import dumps
 from ddaudit.runbook.model import Plan
 
-__all__ = ["SCHEMA", "Answer", "Record", "StepRecord", "answers", "load_record", "save_record", "write_atomically"]
+__all__ = [
+    "SCHEMA",
+    "Answer",
+    "NewerRecord",
+    "Record",
+    "StepRecord",
+    "answers",
+    "load_record",
+    "save_record",
+    "write_atomically",
+]
 
 SCHEMA = "ddaudit/1"
 MAX_RECORD_BYTES = 512 << 20
+
+
+class NewerRecord(EvidenceProblem):
+    """A record of another version of ddaudit: it must be neither read nor replaced."""
 
 
 class _Frozen(BaseModel):
@@ -76,16 +91,18 @@ class Record(_Frozen):
     """What a command adds to its JSON object: ``checkpoint``, ``incident``, ``trace``, ``script`` ..."""
 
 
-#: The check that says most about a question; among findings of equal status its text is the answer.
-SPOKESMAN: dict[str, str] = {
-    "loss": "loss.descends",
-    "batch": "batch.effective",
-    "lr": "lr.matches-batch",
-    "accumulation": "accumulation.consistent",
-    "sync": "sync.frequency",
-    "checkpoint": "checkpoint.verdict",
-    "bottleneck": "bottleneck.split",
+#: The checks that say most about a question; where all is well, their texts are the answer.
+SPOKESMEN: dict[str, tuple[str, ...]] = {
+    "loss": ("loss.descends",),
+    "batch": ("batch.effective",),
+    "lr": ("lr.matches-batch",),
+    "accumulation": ("accumulation.consistent",),
+    "sync": ("sync.frequency",),
+    "checkpoint": ("checkpoint.sampler", "checkpoint.optimizer", "checkpoint.step"),
+    "bottleneck": ("bottleneck.split",),
 }
+#: Questions whose PASS takes one check: ticks and warm-up can be right and the rate still not fit the batch.
+DECISIVE: dict[str, str] = {"lr": "lr.matches-batch"}
 
 
 def answers(
@@ -94,30 +111,30 @@ def answers(
     """Answers the seven questions from findings.
 
     ``asked`` maps a question id to the sentence used when no finding measured it: it is "not-measured" with that
-    sentence. Questions missing from ``asked`` are "not-asked". The answer's text is that of the worst finding; among
-    equals that of the question's spokesman check, then of the step with most ranks (``world_sizes`` by step id).
+    sentence. Questions missing from ``asked`` are "not-asked". The answer's text is that of the worst finding, or what
+    the question's spokesmen say where all passed; of several steps, that with most ranks (``world_sizes`` by step id).
     """
-    result = []
-    for id in QUESTIONS:
-        mine = [(i, f) for i, f in enumerate(findings) if f.question == id]
-        measured = [(i, f) for i, f in mine if f.status is not Status.SKIP]
-        if measured:
-            sizes = world_sizes or {}
-            worst = max(
-                measured,
-                key=lambda item: (
-                    item[1].status.rank,
-                    item[1].check == SPOKESMAN[id],
-                    sizes.get(item[1].step or "", 0),
-                ),
-            )[1]
-            result.append(Answer(id=id, status=worst.status, answer=worst.text, findings=tuple(i for i, _ in mine)))
-        elif id in asked or mine:
-            text = asked.get(id) or mine[0][1].text
-            result.append(Answer(id=id, status="not-measured", answer=text, findings=tuple(i for i, _ in mine)))
-        else:
-            result.append(Answer(id=id, status="not-asked", answer="this command does not ask it"))
-    return tuple(result)
+    return tuple(_answer(id, findings, asked, world_sizes or {}) for id in QUESTIONS)
+
+
+def _answer(id: str, findings: Sequence[Finding], asked: Mapping[str, str], world_sizes: Mapping[str, int]) -> Answer:
+    mine = [(i, f) for i, f in enumerate(findings) if f.question == id]
+    indices = tuple(i for i, _ in mine)
+    measured = [f for _, f in mine if f.status is not Status.SKIP]
+    if not measured:
+        if id in asked or mine:
+            return Answer(id=id, status="not-measured", answer=asked.get(id) or mine[0][1].text, findings=indices)
+        return Answer(id=id, status="not-asked", answer="this command does not ask it")
+    # Stable: of equals, the first finding of the step with most ranks speaks.
+    ranked = sorted(measured, key=lambda f: (-f.status.rank, -world_sizes.get(f.step or "", 0)))
+    status, text = str(ranked[0].status), ranked[0].text
+    if ranked[0].status is Status.PASS:
+        spoken = [next((f.text for f in ranked if f.check == check), None) for check in SPOKESMEN[id]]
+        text = "; ".join(t for t in spoken if t) or text
+        decisive = DECISIVE.get(id)
+        if decisive and all(f.check != decisive for f in measured):
+            status, text = "not-measured", f"{asked.get(id, decisive)}; right as far as measured: {text}"
+    return Answer(id=id, status=status, answer=text, findings=indices)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -153,12 +170,14 @@ def load_record(run_dir: Path) -> Record:
         raise EvidenceProblem(f"{path.stat().st_size} bytes", where=str(path), expected=f"at most {MAX_RECORD_BYTES}")
     try:
         data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EvidenceProblem(f"not JSON ({error})", where=str(path), fix="`ddaudit report` rebuilds it") from None
     schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA and re.fullmatch(r"ddaudit/\d{1,9}", str(schema)):
+        fix = "update ddaudit: a newer version wrote it"
+        raise NewerRecord(f"schema {schema!r}", where=str(path), expected=repr(SCHEMA), fix=fix)
     if schema != SCHEMA:
-        fix = "update ddaudit: a newer version wrote it" if str(schema).startswith("ddaudit/") else None
-        raise EvidenceProblem(f"schema {schema!r}", where=str(path), expected=repr(SCHEMA), fix=fix)
+        raise EvidenceProblem(f"schema {str(schema)[:60]!r}", where=str(path), expected=repr(SCHEMA))
     try:
         return Record.model_validate(data)
     except ValidationError as error:

@@ -29,6 +29,7 @@ from ddaudit import flightrecorder, packs
 from ddaudit.context import ProbeContext
 from ddaudit.errors import LaunchProblem, PackProblem, Problem, RunbookProblem
 from ddaudit.evidence.events import EventWriter
+from ddaudit.redact import learn
 from ddaudit.registry import ProbeSpec
 from ddaudit.runbook.model import Plan, PlannedStep
 
@@ -83,6 +84,8 @@ class Order(_Strict):
     deadline: float
     store: Store | None = None
     facts: Mapping[str, Any] = Field(default_factory=dict)
+    secrets: tuple[str, ...] = Field((), repr=False)
+    """Values that no event may hold; told over the socket and never written."""
 
     @property
     def name(self) -> str:
@@ -119,6 +122,7 @@ def main(order: Order, control: socket.socket) -> int:
     connections, and the true culprit would hide among "connection closed by peer" errors.
     """
     reserve = bytearray(RESERVE_BYTES)
+    learn(order.secrets)
     try:
         events = EventWriter(order.events_path)
         link = _Link(control, events)

@@ -14,8 +14,19 @@ from ddaudit.errors import Exit, UsageProblem
 
 if TYPE_CHECKING:
     from ddaudit.packs import Packs
+    from ddaudit.record import Record
 
-__all__ = ["emit_json", "envelope", "json_option", "load_packs", "pack_options", "parse_params", "problem_envelope"]
+__all__ = [
+    "check_folder",
+    "emit_json",
+    "envelope",
+    "json_option",
+    "load_packs",
+    "pack_options",
+    "parse_params",
+    "problem_envelope",
+    "write_reports",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,15 +58,15 @@ def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:
     return loader.load(pack, entries=everything, environment=everything)
 
 
-def parse_params(pairs: Sequence[str]) -> dict[str, str]:
+def parse_params(pairs: Sequence[str], option: str = "-P") -> dict[str, str]:
     """``-P name=value`` words to a mapping; UsageProblem on a word without ``=`` or a name given twice."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise UsageProblem(f"-P {pair!r}", expected="name=value")
+            raise UsageProblem(f"{option} {pair!r}", expected="name=value")
         if name in found:
-            raise UsageProblem(f"-P {name} is given twice", fix="keep one")
+            raise UsageProblem(f"{option} {name} is given twice", fix="keep one")
         found[name] = value
     return found
 
@@ -106,3 +117,14 @@ def check_folder(path: str) -> Path:
     if not folder.is_dir():
         raise UsageProblem("no such folder", where=path)
     return folder
+
+
+def write_reports(record: Record, run_dir: Path, formats: Sequence[str], template_folders: Sequence[Path]) -> None:
+    """Writes reports beside the record. One that cannot be written costs a line on stderr and nothing else: the record
+    has everything, and the verdict stands."""
+    from ddaudit import report
+
+    try:
+        report.write_reports(record, run_dir, formats, template_folders)
+    except OSError as error:
+        click.echo(f"ddaudit: reports were not written to {run_dir}: {error.strerror or error}", err=True)

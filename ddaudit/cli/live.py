@@ -21,14 +21,20 @@ __all__ = ["LiveView"]
 COLOURS = {"PASS": "green", "WARN": "yellow", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim", "WAIVED": "dim"}
 
 
+#: How often a log file, which cannot rewrite a line, is told who is waited for.
+WORD_EVERY_S = 30.0
+
+
 class LiveView:
-    """One line per ended step; on a terminal also one line, rewritten, for the step that runs."""
+    """One line per ended step, and word of who is waited for: on a terminal one line, rewritten; in a log, a line now
+    and then."""
 
     def __init__(self, *, enabled: bool = True, ascii_only: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not enabled)
         self._ascii = ascii_only
         self._live: Live | None = None
         self._head = ""
+        self._next_word_s = WORD_EVERY_S
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._console.quiet:
@@ -43,6 +49,7 @@ class LiveView:
     def step_started(self, step: PlannedStep, index: int, total: int) -> None:
         """Shows the step's number and title while it runs."""
         self._head = f"[{index + 1}/{total}] {step.id}"
+        self._next_word_s = WORD_EVERY_S
         self._status(f"{self._head}: starting")
 
     def progress(self, progress: Progress) -> None:
@@ -50,11 +57,16 @@ class LiveView:
         waited = ", ".join(f"rank {r}" for r in progress.waiting_for[:4])
         more = f" and {len(progress.waiting_for) - 4} more" if len(progress.waiting_for) > 4 else ""
         text = f"{self._head}: {progress.elapsed_s:.0f} s of at most {progress.deadline_s:.0f} s"
-        self._status(text + (f", waiting for {waited}{more}" if waited else ""))
+        text += f", waiting for {waited}{more}" if waited else ""
+        self._status(text)
+        if self._live is None and progress.elapsed_s >= self._next_word_s:
+            self._next_word_s = progress.elapsed_s + WORD_EVERY_S
+            self._console.print(Text(printable(text)))
 
     def step_ended(self, outcome: Outcome, findings: Sequence[Finding]) -> None:
         """Appends the step's line: worst status, seconds, and the first thing that is not right."""
-        worst = max((f.status for f in findings), key=lambda s: s.rank, default=Status.SKIP)
+        measured = [f.status for f in findings if f.status is not Status.SKIP]
+        worst = max(measured, key=lambda s: s.rank, default=Status.SKIP)
         glyph = f"[{worst.value.lower()}]" if self._ascii else worst.glyph
         seconds = f"{outcome.seconds:6.1f} s" if outcome.seconds is not None else "      - "
         told = next((f.text for f in findings if f.status is worst and worst is not Status.PASS), "")

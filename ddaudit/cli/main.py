@@ -6,7 +6,9 @@ exit 1, our FAIL. So click runs with ``standalone_mode=False`` and :func:`run` d
 
 from __future__ import annotations
 
+import errno
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -14,6 +16,7 @@ from typing import NoReturn
 import click
 
 from ddaudit import __version__
+from ddaudit.cli.streams import Stopped, guard, hush
 from ddaudit.errors import EXIT_MEANINGS, Exit, Problem
 
 __all__ = ["COMMANDS", "cli", "main", "run"]
@@ -24,6 +27,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ddaudit.cli.run", "Run a runbook: train, measure, judge, report."),
     "watch": ("ddaudit.cli.watch", "Audit your own training script, unchanged."),
     "selftest": ("ddaudit.cli.selftest", "Plant each check's fault and show that the check turns red."),
+    "checkpoint": ("ddaudit.cli.checkpoint", "Audit, show, compare and verify checkpoints without loading them."),
+    "triage": (
+        "ddaudit.cli.triage",
+        "Read the logs of a broken job and say who and what broke it, with the lines that prove it.",
+    ),
+    "bundle": (
+        "ddaudit.cli.bundle",
+        "Pack a run folder or logs into one redacted archive with hashes, which `triage` reads back.",
+    ),
     "report": ("ddaudit.cli.report", "Render a run again; rebuild what is missing."),
     "list": ("ddaudit.cli.list_", "List checks, probes, runbooks, packs or plants."),
     "show": ("ddaudit.cli.show", "Explain one check, probe, runbook or finding id."),
@@ -63,7 +75,18 @@ def cli() -> None:
 
 def run() -> NoReturn:
     """Entry point of the ``ddaudit`` script."""
-    sys.exit(main(sys.argv[1:]))
+    guard()
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        hush(sys.stdout)
+        code = _tell(f"cannot write the output: {error.strerror}", code or Exit.INCONCLUSIVE)
+    sys.exit(code)
+
+
+#: The machine refuses, and no line of ddaudit is to blame: full, read-only or failing storage, too few descriptors.
+MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,8 +96,10 @@ def main(argv: Sequence[str]) -> int:
         return int(outcome) if isinstance(outcome, int) else int(Exit.PASS)
     except click.exceptions.Exit as stop:
         return stop.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return _tell("interrupted", Exit.INTERRUPTED)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        cause = stop.__cause__ or stop
+        terminated = isinstance(cause, Stopped) and cause.number != signal.SIGINT
+        return _tell("interrupted", Exit.TERMINATED if terminated else Exit.INTERRUPTED)
     except click.UsageError as error:
         hint = f"; see {error.ctx.command_path} --help" if error.ctx else ""
         return _fail(argv, f"{error.format_message()}{hint}", Exit.USAGE)
@@ -82,15 +107,16 @@ def main(argv: Sequence[str]) -> int:
         return _fail(argv, error.format_message(), Exit.USAGE)
     except Problem as problem:
         return _fail(argv, str(problem), problem.exit)
-    except BrokenPipeError:
-        # The reader of our output went away; what it wanted to see, it has seen.
-        sys.stderr.close()
-        return int(Exit.PASS)
+    except OSError as error:
+        if error.errno not in MACHINE:
+            return _internal(argv, error)
+        place = f"{error.filename}: " if error.filename else ""
+        return _fail(argv, f"{place}{error.strerror}", Exit.INCONCLUSIVE)
     except Exception as error:
         return _internal(argv, error)
 
 
-def _tell(text: str, code: Exit) -> int:
+def _tell(text: str, code: int) -> int:
     from ddaudit.cli.terminal import printable
 
     sys.stderr.write(f"ddaudit: {printable(text)}\n")
@@ -98,6 +124,12 @@ def _tell(text: str, code: Exit) -> int:
 
 
 def _fail(argv: Sequence[str], text: str, code: Exit) -> int:
+    import os
+
+    from ddaudit.redact import learn, redact_text, secrets_of
+
+    learn(secrets_of(os.environ, argv))
+    text = redact_text(text)
     if "--json" in argv:
         from ddaudit.cli.common import problem_envelope
 

@@ -66,6 +66,15 @@ def pack(name: str, into: str, as_json: bool) -> int:
     return _write("pack", name, Path(into) / name, as_json)
 
 
+@command.command("job")
+@click.argument("name", default="job")
+@_into(".", "Folder of the file.  [default: here]")
+@json_option
+def job(name: str, into: str, as_json: bool) -> int:
+    """Write NAME.toml, a planned job with its known-good baseline. NAME is `job` unless given."""
+    return _write("job", name, Path(into), as_json)
+
+
 def _write(kind: str, name: str, folder: Path, as_json: bool) -> int:
     pattern, shape = (_CHECK, "family or family.what") if kind == "check" else (_NAME, "a name")
     if not pattern.fullmatch(name) or keyword.iskeyword(name):
@@ -87,12 +96,15 @@ def _write(kind: str, name: str, folder: Path, as_json: bool) -> int:
         return 0
     for line in written:
         click.echo(printable(line))
-    click.echo(printable(f"next: ddaudit lint {folder}" + _next(kind, name, folder)), err=True)
+    click.echo(printable(f"next: {_next(kind, name, folder)}"), err=True)
     return 0
 
 
 def _next(kind: str, name: str, folder: Path) -> str:
+    if kind == "job":
+        return f"ddaudit run --job {folder / name}.toml"
+    lint = f"ddaudit lint {folder}"
     if kind in ("check", "pack"):
         id = name if "." in name else f"{name}.seconds"
-        return f"; ddaudit selftest --pack {folder} {id}"
-    return f"; ddaudit run --pack {folder} {name}" if kind == "runbook" else ""
+        return f"{lint}; ddaudit selftest --pack {folder} {id}"
+    return f"{lint}; ddaudit run --pack {folder} {name}" if kind == "runbook" else lint

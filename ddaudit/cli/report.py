@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ddaudit.cli.common import check_folder, json_option, load_packs, pack_options
+from ddaudit.cli.common import check_folder, json_option, load_packs, pack_options, write_reports
 
 __all__ = ["command"]
 
@@ -38,7 +38,7 @@ def command(run: str, formats: tuple[str, ...], rejudge: bool, ascii_only: bool,
     record, notes = restore(run_dir, loaded, rejudge=rejudge)
     for note in notes:
         click.echo(f"ddaudit: {note}", err=True)
-    report.write_reports(record, run_dir, list(formats or ("html", "md")), loaded.template_folders)
+    write_reports(record, run_dir, list(formats or ("html", "md")), loaded.template_folders)
     face = "json" if as_json else "text"
     width, color, plain = report.Options.terminal(sys.stdout, os.environ)
     text = report.render(record, face, run_dir=run_dir, width=width, color=color, ascii_only=ascii_only or plain)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +12,23 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from ddaudit.cli.common import emit_json, envelope, json_option, load_packs, pack_options, parse_params
+from ddaudit.cli.common import (
+    check_folder,
+    emit_json,
+    envelope,
+    json_option,
+    load_packs,
+    pack_options,
+    parse_params,
+    write_reports,
+)
+from ddaudit.cli.streams import Stopped
 from ddaudit.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from ddaudit.engine import Walk
+    from ddaudit.engine import Session, Walk
     from ddaudit.record import Record
 
 __all__ = ["command"]
@@ -30,6 +39,8 @@ FORMATS = ("text", "json", "html", "md", "junit")
 @click.command("run")
 @click.argument("runbook", default="scale-out")
 @click.option("-P", "params", multiple=True, metavar="NAME=VALUE", help="Set a parameter of the runbook.")
+@click.option("--job", metavar="FILE", help="Judge this planned job (job.toml) before a device is touched.")
+@click.option("--job-set", multiple=True, metavar="KEY=VALUE", help="Override a key of the job file (layout.tp=4).")
 @click.option("--only", multiple=True, metavar="GLOB", help="Run these steps and what they need.")
 @click.option("--skip", multiple=True, metavar="GLOB", help="Leave these steps out.")
 @click.option("--start", metavar="STEP", help="Triage runbooks: begin at this step.")
@@ -61,48 +72,74 @@ def command(**options: Any) -> int:
 
     RUNBOOK is an id (see `ddaudit list runbooks`) or a file; the default is scale-out.
     """
-    from ddaudit.engine.session import prepare, resume
-
-    packs = load_packs(options["pack"], options["packs"])
-    if options["resume"]:
-        session = resume(Path(options["resume"]), packs)
-    else:
-        session = prepare(
-            packs,
-            options["runbook"],
-            params=parse_params(options["params"]),
-            out=Path(options["out"]),
-            run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
-            device=options["device"],
-            seed=options["seed"],
-            only=options["only"],
-            skip=options["skip"],
-            start=options["start"],
-            argv=["ddaudit", *sys.argv[1:]],
-        )
+    session = _resumed(options) if options["resume"] else _new(options)
     if options["dry_run"]:
         return _show_plan(session, options["as_json"])
     return _execute(session, options)
 
 
-def _execute(session: Any, options: dict[str, Any]) -> int:
+def _new(options: dict[str, Any]) -> Session:
+    from ddaudit.engine.session import new_run_id, prepare
+
+    return prepare(
+        load_packs(options["pack"], options["packs"]),
+        options["runbook"],
+        params=parse_params(options["params"]),
+        out=Path(options["out"]),
+        run_id=new_run_id(),
+        device=options["device"],
+        seed=options["seed"],
+        only=options["only"],
+        skip=options["skip"],
+        start=options["start"],
+        argv=["ddaudit", *sys.argv[1:]],
+        job=options["job"],
+        job_set=parse_params(options["job_set"], "--job-set"),
+    )
+
+
+#: What the folder of a resumed run rules, as parameters of the command.
+RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail")
+
+
+def _resumed(options: dict[str, Any]) -> Session:
+    """The run of ``--resume RUN``: plan, packs and how to conclude come from its folder."""
+    from ddaudit.engine.journal import read_plan
+    from ddaudit.engine.session import resume
+
+    if options["job"] or options["job_set"]:
+        raise UsageProblem("--resume keeps the plan of its run, job file included", fix="drop --job and --job-set")
+    run_dir = check_folder(options["resume"])
+    context = click.get_current_context()
+    given = [name for name in RULED if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        words = ", ".join(name.replace("_", "-") for name in given)
+        click.echo(f"ddaudit: ignored, since the run's own plan rules: {words}", err=True)
+    folders = dict.fromkeys([*read_plan(run_dir).packs, *options["pack"]])
+    return resume(run_dir, load_packs(list(folders), options["packs"]))
+
+
+def _execute(session: Session, options: dict[str, Any]) -> int:
     from ddaudit.cli.live import LiveView
-    from ddaudit.engine.walk import Options
+    from ddaudit.engine import Options, Settings, restore
 
-    answers = parse_params(options["answers"])
-    chosen = Options(options["fail_on"], options["strict"], options["warn_as_fail"], answers, _ask())
-    with LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"]) as view:
-        walk = session.walk(chosen, view)
-        with _signals(walk):
-            record = walk.execute("run", resumed=session.resumed)
-    return _tell(record, session, options)
+    if session.finished:
+        click.echo("ddaudit: this run is finished; its report:", err=True)
+        return _tell(restore(session.run_dir, session.packs)[0], session, options)
+    settings = Settings(**{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")})
+    chosen = Options(settings, parse_params(options["answers"], "--answers"), _ask())
+    view = LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"])
+    with session.walking(chosen, view) as walk, _signals(walk):
+        with view:
+            record = walk.execute("run")
+        return _tell(record, session, options)
 
 
-def _tell(record: Record, session: Any, options: dict[str, Any]) -> int:
+def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
     from ddaudit import report
 
     formats = dict.fromkeys(["html", "md", *options["reports"]])
-    report.write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
+    write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
     face = "json" if options["as_json"] else "text"
     width, color, plain = report.Options.terminal(sys.stdout, os.environ)
     text = report.render(
@@ -124,7 +161,10 @@ def _ask() -> Any:
         return None
 
     def ask(question: str) -> str | None:
-        choice = click.prompt(question, type=click.Choice(["pass", "warn", "fail", "skip"]), err=True)
+        try:
+            choice = click.prompt(question, type=click.Choice(["pass", "warn", "fail", "skip"]), err=True)
+        except click.Abort:
+            raise KeyboardInterrupt from None
         return None if choice == "skip" else str(choice)
 
     return ask
@@ -132,12 +172,15 @@ def _ask() -> Any:
 
 @contextmanager
 def _signals(walk: Walk) -> Iterator[None]:
-    """First Ctrl-C, TERM or HUP: end the running step, keep the rest. A second one ends at once."""
+    """First Ctrl-C, TERM or HUP: end the running step, keep the rest, still write the report. A second one ends at
+    once, as does the first while a person is asked."""
 
     def first(number: int, frame: FrameType | None) -> None:
-        if walk.signal is not None:
-            raise KeyboardInterrupt
-        walk.interrupt(int(signal.SIGTERM if number == signal.SIGHUP else number))
+        told = int(signal.SIGTERM if number == signal.SIGHUP else number)
+        again = walk.signal is not None
+        walk.interrupt(told)
+        if again or walk.asking:
+            raise Stopped(told)
 
     before = {s: signal.signal(s, first) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -147,7 +190,7 @@ def _signals(walk: Walk) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _show_plan(session: Any, as_json: bool) -> int:
+def _show_plan(session: Session, as_json: bool) -> int:
     plan = session.plan
     if not plan.steps:
         raise UsageProblem("the plan has no step", fix="loosen --only and --skip")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ddaudit.job import EXAMPLE
+
 __all__ = ["fill", "templates"]
 
 CHECK = '''"""<<TITLE>>: judges what a step measured. Pure: no torch, no clock, no files."""
@@ -157,6 +159,8 @@ def templates(kind: str, name: str) -> dict[str, str]:
     check_id = name if "." in name else f"{name}.seconds"
     if kind == "check":
         return {f"checks/{file}.py": fill(CHECK, _words(check_id))}
+    if kind == "job":
+        return {f"{name}.toml": EXAMPLE}
     if kind == "probe":
         return {f"probes/{file}.py": fill(PROBE, _words(name))}
     if kind == "runbook":

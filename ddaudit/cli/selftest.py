@@ -60,7 +60,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
     table = Table("", "check", "plant", "type", "ranks", "red", "green", "limit", box=None, pad_edge=False)
     for row in rows:
-        glyph = "✔" if row["ok"] else "✖"
+        glyph = "✖" if not row["ok"] else "✔" if row["red"] else "·"
         red, green = (_number(row[side].get("measured")) for side in ("red", "green"))
         table.add_row(
             glyph, row["check"], row["plant"], row["type"], str(row["ranks"]), red, green, _number(row["limit"])
@@ -70,7 +70,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if not row["ok"]:
             console.print(f"✖ {row['check']} / {row['plant']}: {printable(row['why'])}", markup=False)
-    console.print(f"{sum(r['ok'] for r in rows)} of {len(rows)} plants proven", markup=False)
+    proven = [row for row in rows if row["red"]]
+    text = (
+        f"{sum(r['ok'] for r in proven)} of {len(proven)} plants proven, {len(rows) - len(proven)} cells not applicable"
+    )
+    console.print(text, markup=False)
 
 
 def _number(value: Any) -> str:

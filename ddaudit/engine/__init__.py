@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddaudit.engine.journal import rebuild
+from ddaudit.engine.journal import Settings
 from ddaudit.engine.restore import restore
 from ddaudit.engine.session import Session, prepare, resume
 from ddaudit.engine.walk import Options, Quiet, Walk, Watcher
 
-__all__ = ["Options", "Quiet", "Session", "Walk", "Watcher", "prepare", "rebuild", "restore", "resume"]
+__all__ = ["Options", "Quiet", "Session", "Settings", "Walk", "Watcher", "prepare", "restore", "resume"]

@@ -1,163 +1,166 @@
-"""The engine's own event file, ``events/run.jsonl``: with the plan and the ranks' events it is the whole run.
-
-``build`` turns those three into a record. A run that ended, one that was killed, and one that was copied elsewhere are
-read by the same function, so their records agree.
-"""
+"""The engine's own event file, ``events/run.jsonl``, typed: how the run began, how each step ended, how the run did."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ddaudit import __version__
-from ddaudit.engine.outcome import Outcome, evidence_kinds, step_findings, step_record
-from ddaudit.errors import EvidenceProblem, Exit
+from ddaudit.engine.folder import JOURNAL, refuse_links
+from ddaudit.engine.outcome import State
+from ddaudit.errors import EvidenceProblem
 from ddaudit.evidence.events import Stream, read_stream
-from ddaudit.evidence.store import load_events, write_h5
-from ddaudit.findings import QUESTIONS, Finding, Severity, Status, Verdict, conclude, draft
-from ddaudit.packs import Failure, Packs
-from ddaudit.record import Record, answers
-from ddaudit.registry import Registry
+from ddaudit.findings import Severity
+from ddaudit.packs import Failure
 from ddaudit.runbook.model import Plan
 
-__all__ = ["Judged", "build_record", "file_digest", "outcomes_from_disk", "read_plan", "rebuild", "write_evidence"]
+__all__ = ["Ended", "Head", "Journal", "Settings", "read_journal", "read_plan"]
 
-JOURNAL = "events/run.jsonl"
+#: Of the plan, and of the journal: a step takes a few kB of either.
+MAX_BYTES = 64 << 20
+#: A step's id, or that of one of its attempts. Both name folders, so they may not lead elsewhere.
+STEP_ID = r"[A-Za-z0-9_-]{1,64}"
+Attempt = Annotated[str, Field(pattern=rf"^{STEP_ID}(\.[a-z]+\d+){{0,3}}$")]
+M = TypeVar("M", bound=BaseModel)
 
-#: What answers a question that no check of this run measured.
-ASKED_BY: dict[str, str] = {
-    "loss": "the step `single` of the runbook scale-out answers it",
-    "batch": "the check batch.effective answers it on any training trace",
-    "lr": "needs a known-good baseline (job file) to compare schedule and warm-up with",
-    "accumulation": "the checks accumulation.* answer it on a trace of two or more ranks",
-    "sync": "the check sync.frequency answers it on a data-parallel trace",
-    "checkpoint": "needs a step that writes or audits a checkpoint",
-    "bottleneck": "the check bottleneck.split answers it on a trace with timers",
-}
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Settings(_Event):
+    """How a run is concluded. Kept in the journal, so that a report or a resumed run concludes the same."""
+
+    fail_on: Severity = Severity.MAJOR
+    strict: bool = False
+    warn_as_fail: bool = False
+
+
+class Head(_Event):
+    """The event ``run``."""
+
+    command: str
+    created: float
+    facts: Mapping[str, Any]
+    options: Settings = Field(default_factory=Settings)
+
+
+class Ended(_Event):
+    """The event ``step``. ``params`` are what the ranks were told, with ``$step.metric`` filled in."""
+
+    id: str
+    state: State
+    reason: str | None = None
+    started: float | None = None
+    seconds: float | None = None
+    folder: Attempt | None = None
+    answer: str | None = None
+    params: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class End(_Event):
+    """The event ``end``. ``signal`` is what ended the run early."""
+
+    seconds: float
+    signal: int | None = Field(None, ge=1, le=64)
+
+
+class _PackFailure(_Event):
+    failure: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A step's outcome with its findings."""
+class Journal:
+    """What the file holds. ``ended`` is in the order of time; of a step that ended twice, the last word counts.
+    ``end`` is None while the run goes on, and for ever when it was killed."""
 
-    outcome: Outcome
-    findings: tuple[Finding, ...]
+    head: Head
+    failures: tuple[Failure, ...] = ()
+    ended: Mapping[str, Ended] = field(default_factory=dict)
+    end: End | None = None
+    seconds: float = 0.0
+
+    def completes(self, plan: Plan) -> bool:
+        """True when the run came to its own end, and no step of a sweep is missing for a damaged line."""
+        whole = plan.mode == "triage" or all(step.id in self.ended for step in plan.steps)
+        return self.end is not None and self.end.signal is None and whole
+
+
+def read_journal(run_dir: Path) -> Journal:
+    """Reads the journal; damaged lines are dropped, as in every event file.
+
+    Raises:
+        EvidenceProblem: no journal, or one without a head.
+    """
+    refuse_links(run_dir)
+    path = run_dir / JOURNAL
+    if not path.is_file():
+        expected = "a run folder that `ddaudit run` wrote"
+        raise EvidenceProblem(f"no {JOURNAL}", where=str(run_dir), expected=expected)
+    _refuse_huge(path)
+    stream = read_stream(path)
+    heads = _typed(stream, "run", Head)
+    if not heads:
+        raise EvidenceProblem("the journal has no head", where=str(path), expected="an event `run` first")
+    ended: dict[str, Ended] = {}
+    for event in _typed(stream, "step", Ended):
+        ended.pop(event.id, None)
+        ended[event.id] = event
+    starts = ("run", "resume", "end")
+    last = next((e["event"] for e in reversed(stream.events) if e["event"] in starts), "run")
+    ends = _typed(stream, "end", End)
+    failures = tuple(_failure(e.failure) for e in _typed(stream, "pack-failure", _PackFailure))
+    seconds = round(sum(e.seconds for e in ends), 3)
+    return Journal(heads[0], failures, ended, ends[-1] if ends and last == "end" else None, seconds)
+
+
+def _refuse_huge(path: Path) -> None:
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise EvidenceProblem(f"{size} bytes", where=str(path), expected=f"at most {MAX_BYTES}")
+
+
+def _typed(stream: Stream, event: str, model: type[M]) -> list[M]:
+    found = []
+    for item in stream.of(event):
+        try:
+            found.append(model.model_validate(item))
+        except ValidationError:
+            continue  # a damaged line; the step it told of counts as one that never ended
+    return found
+
+
+def _failure(told: Mapping[str, str]) -> Failure:
+    return Failure(**{name: str(told.get(name, "not known")) for name in ("pack", "file", "error", "trace")})
 
 
 def read_plan(run_dir: Path) -> Plan:
-    """Reads ``plan.json``; EvidenceProblem when it is missing or not one."""
+    """Reads ``plan.json``.
+
+    Raises:
+        EvidenceProblem: missing, too large, not a plan, or with step ids that would lead out of the folder.
+    """
+    refuse_links(run_dir)
     path = run_dir / "plan.json"
-    try:
-        return Plan.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise EvidenceProblem(
-            "no plan.json", where=str(run_dir), expected="a run folder that `ddaudit run` wrote"
-        ) from None
-    except (ValueError, ValidationError, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise EvidenceProblem(f"not a plan ({first})", where=str(path)) from None
-
-
-def outcomes_from_disk(run_dir: Path, plan: Plan, registry: Registry) -> list[Outcome]:
-    """What became of each planned step, by the journal; steps it does not mention were never reached."""
-    journal = _journal(run_dir)
-    ended = {e["id"]: e for e in journal.of("step")}
-    kinds = evidence_kinds(registry)
-    found = []
-    for step in plan.steps:
-        event = ended.get(step.id)
-        if event is None:
-            state, reason = "interrupted", "the run ended before this step did"
-            found.append(Outcome(step, state, reason))  # type: ignore[arg-type]
-            continue
-        evidence = load_events(run_dir, event["folder"], kinds) if event.get("folder") else {}
-        kept = {k: event.get(k) for k in ("reason", "started", "seconds", "folder", "answer")}
-        found.append(Outcome(step, event["state"], evidence=evidence, **kept))
-    order = {e["id"]: i for i, e in enumerate(journal.of("step"))}
-    return sorted(found, key=lambda o: order.get(o.step.id, len(order)))
-
-
-def _journal(run_dir: Path) -> Stream:
-    path = run_dir / JOURNAL
     if not path.is_file():
-        raise EvidenceProblem(
-            "no events/run.jsonl", where=str(run_dir), expected="a run folder that `ddaudit run` wrote"
-        )
-    return read_stream(path)
+        expected = "a run folder that `ddaudit run` wrote"
+        raise EvidenceProblem("no plan.json", where=str(run_dir), expected=expected)
+    _refuse_huge(path)
+    try:
+        plan = Plan.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        for step in plan.steps:
+            _Named(id=step.id)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(p) for p in first["loc"])
+        raise EvidenceProblem(f"not a plan ({place}: {first['msg']})", where=str(path)) from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise EvidenceProblem(f"not a plan ({str(error).splitlines()[0]})", where=str(path)) from None
+    return plan
 
 
-def rebuild(run_dir: Path, packs: Packs) -> Record:
-    """Makes the record anew from plan, journal and events, judging every step again."""
-    plan = read_plan(run_dir)
-    judged: list[Judged] = []
-    for outcome in outcomes_from_disk(run_dir, plan, packs.registry):
-        others = [j.outcome for j in judged]
-        judged.append(Judged(outcome, tuple(step_findings(outcome, packs.registry, others))))
-    digest = write_evidence(run_dir, judged)
-    return build_record(_journal(run_dir), plan, judged, digest)
-
-
-def write_evidence(run_dir: Path, judged: Sequence[Judged]) -> str:
-    """Writes ``evidence.h5`` from the outcomes and returns its digest."""
-    return file_digest(write_h5(run_dir, {j.outcome.step.id: dict(j.outcome.evidence) for j in judged}))
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, so that a report can tell a damaged copy without opening it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def build_record(journal: Stream, plan: Plan, judged: Sequence[Judged], evidence_sha256: str | None) -> Record:
-    """Joins everything into the record. The journal's last ``end`` event says whether the run is complete."""
-    head = journal.first("run")
-    if head is None:
-        raise EvidenceProblem("the journal has no head line", where=JOURNAL, expected="an event `run` first")
-    end = (journal.of("end") or [{}])[-1]
-    findings = (*_pack_failures(journal), *(f for j in judged for f in j.findings))
-    options = head.get("options", {})
-    verdict, code = conclude(
-        findings,
-        fail_on=Severity(options.get("fail_on", "major")),
-        required={s.id: s.required for s in plan.steps},
-        strict=bool(options.get("strict")),
-        warn_as_fail=bool(options.get("warn_as_fail")),
-    )
-    if end.get("signal") is not None:
-        verdict, code = Verdict.INTERRUPTED, Exit(128 + int(end["signal"]))
-    elif not end:
-        verdict = Verdict.INTERRUPTED
-    return Record(
-        ddaudit_version=__version__,
-        command=head["command"],
-        run_id=plan.run_id,
-        created=head["created"],
-        seconds=end.get("seconds"),
-        plan=plan,
-        facts=head["facts"] | {"evidence_sha256": evidence_sha256},
-        steps=tuple(step_record(j.outcome) for j in judged),
-        findings=findings,
-        questions=answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps}),
-        verdict=verdict,
-        exit_code=int(code),
-        fail_on=Severity(options.get("fail_on", "major")),
-        complete=bool(end) and end.get("signal") is None,
-    )
-
-
-def _pack_failures(journal: Stream) -> list[Finding]:
-    return [_pack_finding(Failure(**e["failure"])) for e in journal.of("pack-failure")]
-
-
-def _pack_finding(failure: Failure) -> Finding:
-    text = f"pack {failure.pack}: {failure.file} did not import: {failure.error}"
-    finding = draft(Status.ERROR, "pack.import", text, where={"file": failure.file})
-    return finding.model_copy(update={"check": "pack"})
-
-
-assert set(ASKED_BY) == set(QUESTIONS)
+class _Named(_Event):
+    id: Annotated[str, Field(pattern=rf"^{STEP_ID}$")]

@@ -25,10 +25,11 @@ __all__ = ["CHECK_TIMEOUT_S", "judge"]
 #: A pure function over one step's evidence takes milliseconds; a minute means that it will not end.
 CHECK_TIMEOUT_S = 60.0
 MAX_FINDINGS = 1000
+MAX_TEXT = 4000
 
 
-class _TooLong(Exception):
-    """Raised inside a check that used up its time."""
+class _TooLong(BaseException):
+    """Raised inside a check that used up its time. No Exception, so that a check which catches those ends as well."""
 
 
 def judge(
@@ -69,7 +70,7 @@ def _ask(spec: CheckSpec, arguments: Mapping[str, Any], timeout_s: float) -> lis
                     return [*found, _broken(spec, f"gave more than {MAX_FINDINGS} findings; the rest is cut")]
     except _TooLong:
         return [*found, _broken(spec, f"did not end within {timeout_s:g} s")]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return [*found, _broken(spec, f"raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})")]
     return found or [_broken(spec, "said nothing: neither a finding nor a reason to skip")]
@@ -84,6 +85,8 @@ def _complete(finding: Finding, spec: CheckSpec, step: PlannedStep) -> Finding:
     added: dict[str, Any] = {"check": spec.id, "step": step.id, "question": finding.question or spec.question}
     if not finding.id:
         added["id"] = spec.id
+    if len(finding.text) > MAX_TEXT:
+        added["text"] = finding.text[:MAX_TEXT] + " …"
     if "severity" not in finding.model_fields_set:
         added["severity"] = step.severity
     if finding.evidence is None:

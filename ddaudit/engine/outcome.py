@@ -12,10 +12,12 @@ from ddaudit.evidence.base import Evidence
 from ddaudit.evidence.launch import LaunchFacts
 from ddaudit.findings import Finding, Severity, Status, draft
 from ddaudit.record import StepRecord
+from ddaudit.redact import redact_text, redact_value
 from ddaudit.registry import Registry
+from ddaudit.runbook import resolve, resolve_text
 from ddaudit.runbook.model import PlannedStep
 
-__all__ = ["Outcome", "State", "blocks", "edge", "evidence_kinds", "step_findings", "step_record"]
+__all__ = ["Judged", "Outcome", "State", "blocks", "edge", "evidence_kinds", "judge_step", "prepared", "step_record"]
 
 State = Literal["done", "failed", "skipped", "timed-out", "interrupted"]
 LAUNCH_CHECK = "launch.ranks"
@@ -23,7 +25,8 @@ LAUNCH_CHECK = "launch.ranks"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One step as it ended. ``folder`` is where its evidence was read from (a retry or repeat has its own)."""
+    """One step as it ended. ``folder`` is where its evidence was read from (a retry or repeat has its own);
+    ``damage`` says, by kind, why evidence that is there could not be read."""
 
     step: PlannedStep
     state: State
@@ -33,11 +36,31 @@ class Outcome:
     folder: str | None = None
     answer: str | None = None
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    damage: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def launch(self) -> LaunchFacts | None:
         found = self.evidence.get(LaunchFacts.kind)
         return found if isinstance(found, LaunchFacts) else None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A step's outcome with its findings."""
+
+    outcome: Outcome
+    findings: tuple[Finding, ...]
+
+
+def prepared(step: PlannedStep, before: Sequence[Judged]) -> PlannedStep:
+    """The step with ``$step.metric`` filled in from the steps that ended before it.
+
+    Raises:
+        UsageProblem: a parameter needs what no step measured.
+    """
+    metrics = {j.outcome.step.id: summarise(j.outcome.evidence) for j in before}
+    texts = {name: resolve_text(text, metrics) for name in ("remedy", "manual") if (text := getattr(step, name))}
+    return step.model_copy(update={"params": resolve(step.params, metrics), **texts})
 
 
 def evidence_kinds(registry: Registry) -> list[type[Evidence]]:
@@ -50,14 +73,19 @@ def evidence_kinds(registry: Registry) -> list[type[Evidence]]:
     return list(kinds.values())
 
 
-def step_findings(outcome: Outcome, registry: Registry, others: Sequence[Outcome]) -> list[Finding]:
-    """Judges one step. ``others`` are the steps that ended before it, for checks that compare with one."""
+def judge_step(outcome: Outcome, registry: Registry, before: Sequence[Judged]) -> Judged:
+    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one."""
+    found = _findings(outcome, registry, [j.outcome for j in before])
+    return Judged(outcome, tuple(Finding.model_validate(redact_value(f.model_dump())) for f in found))
+
+
+def _findings(outcome: Outcome, registry: Registry, others: Sequence[Outcome]) -> list[Finding]:
     step = outcome.step
     if outcome.state in ("skipped", "interrupted"):
         return [_engine(step, Status.SKIP, f"step.{outcome.state}", outcome.reason or outcome.state)]
     if step.manual is not None:
         return [_manual(step, outcome.answer)]
-    found: list[Finding] = []
+    found = [_damaged(step, kind, why) for kind, why in outcome.damage.items()]
     if LAUNCH_CHECK in registry.checks and outcome.launch is not None:
         asked = LAUNCH_CHECK in step.checks
         judged = judge(registry.checks[LAUNCH_CHECK], outcome.evidence, step=step)
@@ -66,9 +94,11 @@ def step_findings(outcome: Outcome, registry: Registry, others: Sequence[Outcome
         found = found or [_engine(step, Status.ERROR, "step.failed", outcome.reason or "the step did not finish")]
         return found + [_unjudged(step, registry, id) for id in step.checks if id != LAUNCH_CHECK]
     reference = _reference(step, others)
-    for spec in registry.select(step.checks) if step.checks else []:
-        if spec.id != LAUNCH_CHECK:
-            found += judge(spec, outcome.evidence, step=step, reference=reference)
+    for id in step.checks:
+        if id not in registry.checks:
+            found.append(_unknown(step, id))
+        elif id != LAUNCH_CHECK:
+            found += judge(registry.checks[id], outcome.evidence, step=step, reference=reference)
     return found
 
 
@@ -85,6 +115,19 @@ def _reference(step: PlannedStep, others: Sequence[Outcome]) -> dict[str, Eviden
 def _engine(step: PlannedStep, status: Status, id: str, text: str) -> Finding:
     finding = draft(status, id, text, severity=step.severity, step=step.id)
     return finding.model_copy(update={"check": "step"})
+
+
+def _damaged(step: PlannedStep, kind: str, why: str) -> Finding:
+    text = f"the {kind} evidence of this step cannot be read: {why}"
+    where = {"file": f"events/{step.id}/"}
+    finding = draft(Status.ERROR, "evidence.damaged", text, severity=step.severity, step=step.id, where=where)
+    return finding.model_copy(update={"check": "evidence"})
+
+
+def _unknown(step: PlannedStep, id: str) -> Finding:
+    text = f"not judged: check {id} is not loaded; name the pack that has it with --pack"
+    finding = draft(Status.ERROR, "check.unknown", text, severity=step.severity, step=step.id)
+    return finding.model_copy(update={"check": id})
 
 
 def _unjudged(step: PlannedStep, registry: Registry, id: str) -> Finding:
@@ -124,12 +167,12 @@ def step_record(outcome: Outcome) -> StepRecord:
     """The step's part of the record: facts without arrays, and the small numbers tables show."""
     facts: dict[str, dict[str, Any]] = {}
     for kind, item in outcome.evidence.items():
-        facts[kind] = item.dump()[0]
+        facts[kind] = redact_value(item.dump()[0])
     return StepRecord(
         id=outcome.step.id,
         title=outcome.step.title,
         state=outcome.state,
-        reason=outcome.reason,
+        reason=redact_text(outcome.reason) if outcome.reason else None,
         started=outcome.started,
         seconds=outcome.seconds,
         evidence=facts,

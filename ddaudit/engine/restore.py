@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddaudit.engine.journal import Judged, file_digest, outcomes_from_disk, read_plan, rebuild, write_evidence
-from ddaudit.errors import EvidenceProblem
+from ddaudit.engine.folder import in_use, refuse_links, writing
+from ddaudit.engine.journal import read_journal
+from ddaudit.engine.rebuild import file_digest, judged_from_disk, rebuild, write_evidence
+from ddaudit.errors import EvidenceProblem, LaunchProblem
 from ddaudit.packs import Packs
-from ddaudit.record import Record, load_record, save_record
+from ddaudit.record import NewerRecord, Record, load_record, save_record
 
 __all__ = ["restore"]
 
@@ -18,29 +20,45 @@ def restore(run_dir: Path, packs: Packs, *, rejudge: bool = False) -> tuple[Reco
     Raises:
         EvidenceProblem: neither the record nor plan and events can be read, or the record is of a newer version.
     """
+    refuse_links(run_dir)
+    notes: list[str] = []
     try:
-        record = None if rejudge else load_record(run_dir)
+        record = load_record(run_dir)
+    except NewerRecord:
+        raise
     except EvidenceProblem as problem:
-        if not (run_dir / "plan.json").is_file() or "schema 'ddaudit/" in problem.what:
+        if not (run_dir / "plan.json").is_file():
             raise
-        record, notes = None, [f"{problem}: rebuilt from the events"]
-    else:
-        notes = ["judged again"] if rejudge else []
-    if record is None or not record.complete:
-        record = rebuild(run_dir, packs)
-        save_record(record, run_dir)
-        return record, notes or ["the run was broken off: finished steps were judged from their events"]
+        return _rebuilt(run_dir, packs, [f"{problem.where}: {problem.what}: rebuilt from the events"])
+    if rejudge:
+        return _rebuilt(run_dir, packs, ["judged again"])
+    if not record.complete:
+        going = in_use(run_dir)
+        told = "the run goes on" if going else "the run was broken off"
+        return _rebuilt(run_dir, packs, [f"{told}: finished steps were judged from their events"])
     return record, notes + _mend_evidence(run_dir, record, packs)
+
+
+def _rebuilt(run_dir: Path, packs: Packs, notes: list[str]) -> tuple[Record, list[str]]:
+    record = rebuild(run_dir, packs)
+    try:
+        with writing(run_dir):
+            save_record(record, run_dir)
+    except LaunchProblem as problem:  # a copy on a read-only medium can be read all the same
+        notes.append(f"record.json was not written ({problem.what})")
+    return record, notes
 
 
 def _mend_evidence(run_dir: Path, record: Record, packs: Packs) -> list[str]:
     """Rebuilds ``evidence.h5`` when its bytes are not those that the record noted. h5py is imported only then."""
     path = run_dir / "evidence.h5"
     noted = record.facts.get("evidence_sha256")
-    if noted is None or (path.is_file() and file_digest(path) == noted):
+    if record.plan is None or (noted is not None and path.is_file() and file_digest(path) == noted):
         return []
-    if record.plan is None or not (run_dir / "events" / "run.jsonl").is_file():
+    try:
+        write_evidence(run_dir, judged_from_disk(run_dir, record.plan, read_journal(run_dir), packs.registry))
+    except EvidenceProblem:
         return ["evidence.h5 is missing or damaged, and the events it came from are not here"]
-    plan = read_plan(run_dir)
-    write_evidence(run_dir, [Judged(o, ()) for o in outcomes_from_disk(run_dir, plan, packs.registry)])
+    except LaunchProblem as problem:
+        return [f"evidence.h5 is missing or damaged, and cannot be made again here ({problem.what})"]
     return ["evidence.h5 was missing or damaged: rebuilt from the events"]

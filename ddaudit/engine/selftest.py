@@ -14,6 +14,7 @@ from typing import Any
 
 from ddaudit.engine.judge import judge
 from ddaudit.engine.outcome import evidence_kinds
+from ddaudit.engine.summary import summarise
 from ddaudit.errors import Problem
 from ddaudit.evidence.store import StepEvidence, load_events
 from ddaudit.findings import Finding, Status
@@ -23,6 +24,7 @@ from ddaudit.packs import Packs
 from ddaudit.plants import Plant
 from ddaudit.record import write_atomically
 from ddaudit.registry import CheckSpec, Registry
+from ddaudit.runbook import resolve
 from ddaudit.runbook.model import Plan, PlannedStep
 
 __all__ = ["Collected", "Row", "collect", "rows"]
@@ -67,24 +69,32 @@ class _Run:
     params: Mapping[str, Any]
     build: Callable[[Path, bool], Mapping[str, Any]] | None = None
     planted: bool = False
+    reference: str | None = None
+    """Key of the run that ``$reference.metric`` in the parameters is measured by."""
 
     @property
     def key(self) -> str:
         builder = f"{self.build.__module__}.{self.build.__qualname__}" if self.build else ""
-        text = dumps([self.probe, self.ranks, dict(self.params), builder, self.planted if self.build else None])
+        given = [self.probe, self.ranks, dict(self.params), builder, self.planted if self.build else None]
+        text = dumps([*given, self.reference] if "$reference." in dumps(given) else given)
         return "s" + hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _red(plant: Plant) -> _Run:
-    return _Run(plant.probe, plant.ranks, {**plant.params, **plant.planted}, plant.build, True)
+    return _Run(plant.probe, plant.ranks, {**plant.params, **plant.planted}, plant.build, True, _reference_key(plant))
 
 
 def _green(plant: Plant) -> _Run:
-    return _Run(plant.probe, plant.ranks, dict(plant.params), plant.build, False)
+    return _Run(plant.probe, plant.ranks, dict(plant.params), plant.build, False, _reference_key(plant))
 
 
 def _reference(plant: Plant) -> _Run | None:
     return None if plant.reference is None else _Run(plant.probe, plant.reference_ranks, dict(plant.reference))
+
+
+def _reference_key(plant: Plant) -> str | None:
+    reference = _reference(plant)
+    return None if reference is None else reference.key
 
 
 def collect(
@@ -96,8 +106,8 @@ def collect(
 ) -> Collected:
     """Runs every distinct plant, twin and reference of ``checks`` once, in ``run_dir``."""
     wanted: dict[str, _Run] = {}
-    for plant in (p for spec in checks for p in spec.plants):
-        for run in (_green(plant), _red(plant), _reference(plant)):
+    for plant in (p for spec in checks for p in spec.plants if not p.not_applicable):
+        for run in (_reference(plant), _green(plant), _red(plant)):
             if run is not None:
                 wanted.setdefault(run.key, run)
     steps = {key: _step(key, run, run_dir) for key, run in wanted.items()}
@@ -116,7 +126,9 @@ def collect(
         for number, (key, step) in enumerate(steps.items()):
             on_step(number, len(steps), f"{step.probe} {dict(step.params)}")
             try:
-                facts = launcher.run_step(step, run_dir / "plan.json", folder=key)
+                measured = summarise(collected.evidence.get(wanted[key].reference or "", {}))
+                ready = step.model_copy(update={"params": resolve(step.params, {"reference": measured})})
+                facts = launcher.run_step(ready, run_dir / "plan.json", folder=key)
                 collected.evidence[key] = load_events(run_dir, key, kinds)
                 collected.seconds[key] = facts.seconds
             except Problem as problem:
@@ -153,6 +165,8 @@ def rows(checks: Sequence[CheckSpec], collected: Collected) -> list[Row]:
 
 
 def _row(spec: CheckSpec, plant: Plant, collected: Collected) -> Row:
+    if plant.not_applicable:
+        return Row(spec.id, plant.name, plant.types, plant.ranks, {}, {}, None, None, True, plant.not_applicable)
     red, green = _judge(spec, plant, _red(plant), collected), _judge(spec, plant, _green(plant), collected)
     hit = next((f for f in red if f.bad and f.id in plant.expected), None)
     alarms = [f for f in green if f.bad or f.status is Status.ERROR]

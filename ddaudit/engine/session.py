@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ddaudit.engine.facts import collect, count_gpus, pick_device
-from ddaudit.engine.journal import Judged, outcomes_from_disk, read_plan
-from ddaudit.engine.outcome import step_findings
-from ddaudit.engine.walk import Options, Walk, Watcher
-from ddaudit.errors import UsageProblem
-from ddaudit.evidence.events import read_stream
+from ddaudit.engine.folder import RunFolder, refuse_links
+from ddaudit.engine.jobs import plan_job
+from ddaudit.engine.journal import Journal, read_journal, read_plan
+from ddaudit.engine.walk import Options, Quiet, Walk, Watcher
+from ddaudit.errors import EvidenceProblem, UsageProblem
 from ddaudit.packs import Packs
+from ddaudit.record import NewerRecord, load_record
+from ddaudit.redact import learn, secrets_of
 from ddaudit.runbook import load_runbook, make_plan
 from ddaudit.runbook.model import Plan
 
-__all__ = ["Session", "prepare", "resume"]
+__all__ = ["Session", "new_run_id", "prepare", "resume"]
+
+
+def new_run_id() -> str:
+    """A name for a new run folder that sorts by time."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
 class Session:
-    """A run that is ready to be walked."""
+    """A run that is ready to be walked. ``journal`` is that of a run which goes on, None for a new one."""
 
     plan: Plan
     packs: Packs
     run_dir: Path
     facts: dict[str, Any]
-    resumed: tuple[Judged, ...] = ()
+    journal: Journal | None = None
 
-    def walk(self, options: Options, watcher: Watcher) -> Walk:
-        """Creates the run folder, takes its lock for the life of the process, and returns the walk."""
-        make_folder(self.run_dir)
-        return Walk(self.plan, self.packs, self.run_dir, self.facts, options, watcher)
+    @property
+    def finished(self) -> bool:
+        """True for a run that came to its end already: there is nothing to walk."""
+        return self.journal is not None and self.journal.completes(self.plan)
+
+    @contextmanager
+    def walking(self, options: Options, watcher: Watcher | None = None) -> Iterator[Walk]:
+        """Locks the run folder, which a new run creates, and hands out the walk, ready to be executed once. A resumed
+        run is concluded as it was begun, whatever ``options`` say."""
+        resumed = self.journal is not None
+        if self.journal is not None:
+            options = replace(options, settings=self.journal.head.options)
+        options.check(self.plan)
+        with RunFolder(self.run_dir).open(new=not resumed) as folder:
+            yield Walk(self.plan, self.packs, folder, self.facts, options, watcher or Quiet(), resumed=resumed)
 
 
 def prepare(
@@ -51,12 +71,15 @@ def prepare(
     skip: Sequence[str] = (),
     start: str | None = None,
     argv: Sequence[str] = (),
+    job: str | None = None,
+    job_set: Mapping[str, str] | None = None,
 ) -> Session:
-    """Reads the runbook and plans it for this machine. Touches no device and writes nothing.
+    """Reads the runbook, and the job file ``job``, and plans both for this machine. Touches no device, writes nothing.
 
     Raises:
-        Problem: the runbook, a parameter or the device do not fit.
+        Problem: the runbook, the job file, a parameter or the device do not fit.
     """
+    learn(secrets_of(os.environ, argv, dict(params)))
     gpus = count_gpus()
     chosen, reason = pick_device(device, gpus)
     if chosen == "cuda" and not gpus:
@@ -64,7 +87,15 @@ def prepare(
     facts = collect(chosen, reason, list(argv))
     page = load_runbook(packs.runbook(runbook))
     plan = make_plan(page, packs, params, run_id=run_id, device=chosen, seed=seed, only=only, skip=skip, start=start)
-    too_many = next((s for s in plan.steps if chosen == "cuda" and s.nproc > gpus and s.probe), None)
+    plan = plan_job(plan, packs, job, job_set or {})
+    learn(secrets_of({}, (), [s.params for s in plan.steps]))
+    _refuse_missing_gpus(plan, gpus)
+    known = facts | {"runbook": plan.runbook, "ranks": _most_ranks(plan)}
+    return Session(plan, packs, (out / run_id).absolute(), known)
+
+
+def _refuse_missing_gpus(plan: Plan, gpus: int) -> None:
+    too_many = next((s for s in plan.steps if plan.device == "cuda" and s.nproc > gpus and s.probe), None)
     if too_many is not None:
         raise UsageProblem(
             f"step {too_many.id} needs {too_many.nproc} GPUs",
@@ -72,9 +103,6 @@ def prepare(
             expected=f"at most {gpus}",
             fix=f"-P ranks={gpus}",
         )
-    return Session(
-        plan, packs, (out / run_id).absolute(), facts | {"runbook": plan.runbook, "ranks": _most_ranks(plan)}
-    )
 
 
 def _most_ranks(plan: Plan) -> int:
@@ -82,28 +110,24 @@ def _most_ranks(plan: Plan) -> int:
 
 
 def resume(run_dir: Path, packs: Packs) -> Session:
-    """Plan and finished steps of a run folder whose run was broken off. Only steps that ended by themselves count."""
+    """The run of a folder that was broken off, with its own plan, facts and settings. The runbook is not read again.
+
+    Raises:
+        EvidenceProblem: plan or journal cannot be read, or a newer ddaudit wrote the record.
+    """
+    refuse_links(run_dir)
     plan = read_plan(run_dir)
-    head = read_stream(run_dir / "events" / "run.jsonl").first("run") or {"facts": {}}
-    judged: list[Judged] = []
-    for outcome in outcomes_from_disk(run_dir, plan, packs.registry):
-        if outcome.state in ("done", "failed", "timed-out"):
-            found = step_findings(outcome, packs.registry, [j.outcome for j in judged])
-            judged.append(Judged(outcome, tuple(found)))
-    return Session(plan, packs, run_dir.absolute(), dict(head["facts"]), tuple(judged))
+    journal = read_journal(run_dir)
+    refuse_newer(run_dir)
+    learn(secrets_of(os.environ))
+    return Session(plan, packs, run_dir.absolute(), dict(journal.head.facts), journal)
 
 
-def make_folder(run_dir: Path) -> None:
-    """Creates the run folder and locks it, so that two runs never share one. The lock ends with the process."""
+def refuse_newer(run_dir: Path) -> None:
+    """Raises NewerRecord for such; any other damage to a record is no matter, since it is made again."""
     try:
-        (run_dir / "events").mkdir(parents=True, exist_ok=True)
-        handle = os.open(run_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UsageProblem(
-            "another ddaudit works in this run folder", where=str(run_dir), fix="wait, or use another --out"
-        ) from None
-    except OSError as error:
-        raise UsageProblem(
-            f"cannot write here ({error.strerror})", where=str(run_dir), fix="choose another --out"
-        ) from error
+        load_record(run_dir)
+    except NewerRecord:
+        raise
+    except EvidenceProblem:
+        return

@@ -37,6 +37,9 @@ def _training(trace: TrainingTrace) -> dict[str, Any]:
         "dp": job.dp,
         "steps": len(trace.steps),
     }
+    saved = [c for c in trace.checkpoints if c.action == "save"]
+    if saved:
+        summary["checkpoint_path"] = saved[-1].path
     loss, wall, tokens = trace.series("loss_nats"), trace.series("step_s"), trace.series("tokens")
     if loss is not None and loss.size:
         curve = np.nanmean(loss, axis=0) if np.isfinite(loss).any() else np.full(loss.shape[1], math.nan)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import statistics
+import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
-from ddaudit.engine.journal import Judged, build_record, write_evidence
-from ddaudit.engine.outcome import Outcome, State, blocks, edge, evidence_kinds, step_findings
-from ddaudit.engine.summary import summarise
-from ddaudit.errors import LaunchProblem, Problem
-from ddaudit.evidence.events import EventWriter, read_stream
-from ddaudit.evidence.launch import LaunchFacts
-from ddaudit.evidence.store import load_events
+from ddaudit.engine.attempts import Attempts
+from ddaudit.engine.folder import RunFolder, writing
+from ddaudit.engine.journal import Settings, read_journal
+from ddaudit.engine.outcome import Judged, Outcome, blocks, edge, judge_step, prepared
+from ddaudit.engine.rebuild import build_record, judged_from_disk, write_evidence
+from ddaudit.errors import Problem, UsageProblem
 from ddaudit.findings import Finding
-from ddaudit.jsonio import dumps
-from ddaudit.launch import LocalLauncher, Progress
+from ddaudit.launch import Progress
 from ddaudit.packs import Packs
-from ddaudit.record import Record, save_record, write_atomically
-from ddaudit.runbook import resolve, resolve_text
+from ddaudit.record import Record
+from ddaudit.registry import suggest
 from ddaudit.runbook.model import Plan, PlannedStep
 from ddaudit.runbook.when import parse
 
@@ -52,60 +48,82 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Options:
-    """How to conclude, and who answers manual steps (step id -> "pass", "warn" or "fail")."""
+    """How to conclude, and who answers manual steps: ``answers`` (step id -> "pass", "warn" or "fail"), else ``ask``,
+    which may raise KeyboardInterrupt."""
 
-    fail_on: str = "major"
-    strict: bool = False
-    warn_as_fail: bool = False
-    answers: dict[str, str] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    answers: Mapping[str, str] = field(default_factory=dict)
     ask: Callable[[str], str | None] | None = None
 
-    def recorded(self) -> dict[str, Any]:
-        return {"fail_on": self.fail_on, "strict": self.strict, "warn_as_fail": self.warn_as_fail}
+    def check(self, plan: Plan) -> None:
+        """Raises UsageProblem when an answer names no manual step or is no answer."""
+        manual = [s.id for s in plan.steps if s.manual is not None]
+        for step, answer in self.answers.items():
+            if step not in manual:
+                fix = suggest(step, manual) if manual else "this runbook asks nobody; drop it"
+                raise UsageProblem(f"--answers {step}={answer}: there is no manual step {step!r}", fix=fix)
+            if answer not in ("pass", "warn", "fail"):
+                raise UsageProblem(f"--answers {step}={answer}", expected="pass, warn or fail")
 
 
 class Walk:
-    """One run of one plan in one run folder. Call :meth:`execute` once; :meth:`interrupt` may come from a signal
+    """One run of one plan in one open run folder. Call :meth:`execute` once; :meth:`interrupt` may come from a signal
     handler at any time and makes ``execute`` return early with everything that finished."""
 
     def __init__(
-        self, plan: Plan, packs: Packs, run_dir: Path, facts: dict[str, Any], options: Options, watcher: Watcher
+        self,
+        plan: Plan,
+        packs: Packs,
+        folder: RunFolder,
+        facts: dict[str, Any],
+        options: Options,
+        watcher: Watcher,
+        *,
+        resumed: bool = False,
     ) -> None:
-        self.plan, self.packs, self.run_dir = plan, packs, run_dir
-        self.facts, self.options, self.watcher = facts, options, watcher
+        self.plan, self.packs, self.folder = plan, packs, folder
+        self.facts, self.options, self.watcher, self.resumed = facts, options, watcher, resumed
         self.judged: list[Judged] = []
         self.signal: int | None = None
-        self._launcher: LocalLauncher | None = None
+        self.asking = False
+        self._attempts = Attempts(folder.path, plan, packs.registry, facts)
         self._began = time.monotonic()
 
     def interrupt(self, signal_number: int) -> None:
         """Ends the step that is running and starts no other."""
         self.signal = signal_number
-        if self._launcher is not None:
-            self._launcher.interrupt()
+        self._attempts.interrupt()
 
-    def execute(self, command: str, *, resumed: Sequence[Judged] = ()) -> Record:
+    def execute(self, command: str) -> Record:
         """Runs every step that the plan and the outcomes so far call for.
 
-        ``resumed`` are outcomes of an earlier, broken run of the same folder; their steps are not run again.
+        Raises:
+            LaunchProblem: the run folder is full or gone. What finished before is in it.
         """
-        self._write_plan()
-        self.judged = list(resumed)
-        with EventWriter(self.run_dir / "events" / "run.jsonl") as journal:
-            if not resumed:
-                head = {"command": command, "created": time.time(), "facts": self.facts}
-                journal.emit("run", **head, options=self.options.recorded())
-                for failure in self.packs.failures:
-                    journal.emit("pack-failure", failure=vars(failure))
-            try:
-                for step in self._order():
-                    self._do(step, journal)
-            finally:
-                if self._launcher is not None:
-                    self._launcher.close()
-            digest = write_evidence(self.run_dir, self.judged)
-            journal.emit("end", seconds=round(time.monotonic() - self._began, 3), signal=self.signal)
+        self._begin(command)
+        try:
+            for step in self._order():
+                self._do(step)
+        finally:
+            self._attempts.close()
+        digest = write_evidence(self.folder.path, self.judged)
+        self.folder.emit("end", seconds=round(time.monotonic() - self._began, 3), signal=self.signal)
         return self._save(digest)
+
+    def _begin(self, command: str) -> None:
+        """Writes the plan and the head of a new run, or takes over the steps of an earlier one that stand. They are
+        read under the folder's lock, so that no step of a living run is missed."""
+        path = self.folder.path
+        if self.resumed:
+            judged = judged_from_disk(path, self.plan, read_journal(path), self.packs.registry)
+            self.judged = [j for j in judged if _stands(j)]
+            self.folder.emit("resume")
+            return
+        self.folder.write_plan(self.plan)
+        head = {"command": command, "created": time.time(), "facts": self.facts}
+        self.folder.emit("run", **head, options=self.options.settings.model_dump(mode="json"))
+        for failure in self.packs.failures:
+            self.folder.emit("pack-failure", failure=vars(failure))
 
     def _order(self) -> Iterator[PlannedStep]:
         """Sweep: page order. Triage: along the edges. Steps marked ``always`` come last, whatever happened."""
@@ -130,38 +148,30 @@ class Walk:
             at = ids.index(step.id) + 1
             current = (ids[at] if at < len(ids) else None) if target == "next" else target
 
-    def _do(self, step: PlannedStep, journal: EventWriter) -> None:
+    def _do(self, step: PlannedStep) -> None:
         ids = [s.id for s in self.plan.steps]
         self.watcher.step_started(step, ids.index(step.id), len(ids))
         outcome = self._outcome(step)
-        findings = step_findings(outcome, self.packs.registry, [j.outcome for j in self.judged])
-        self.judged.append(Judged(outcome, tuple(findings)))
-        journal.emit(
-            "step",
-            id=step.id,
-            state=outcome.state,
-            reason=outcome.reason,
-            started=outcome.started,
-            seconds=outcome.seconds,
-            folder=outcome.folder,
-            answer=outcome.answer,
-        )
+        self.judged.append(judge_step(outcome, self.packs.registry, self.judged))
+        told = {name: getattr(outcome, name) for name in ("state", "reason", "started", "seconds", "folder", "answer")}
+        self.folder.emit("step", id=step.id, **told, params=dict(outcome.step.params))
         self._save(None)
-        self.watcher.step_ended(outcome, findings)
+        self.watcher.step_ended(outcome, self.judged[-1].findings)
 
     def _outcome(self, step: PlannedStep) -> Outcome:
         if (reason := self._why_not(step)) is not None:
             return Outcome(step, "interrupted" if self.signal else "skipped", reason)
-        if step.manual is not None:
-            return Outcome(step, "done", answer=self._answer(step))
-        if step.probe is None:
-            return Outcome(step, "skipped", "the step names no probe")
         try:
-            prepared = self._prepare(step)
+            step = prepared(step, self.judged)
         except Problem as problem:
             return Outcome(step, "failed", str(problem))
-        tries = [self._try(prepared, number) for number in range(1, step.repeat + 1)]
-        return tries[0] if len(tries) == 1 else self._median(tries)
+        if step.manual is not None:
+            answer = self._answer(step)
+            asked = self.signal is None or answer is not None
+            return Outcome(step, "done", answer=answer) if asked else Outcome(step, "interrupted", "nobody answered")
+        if step.probe is None:
+            return Outcome(step, "skipped", "the step names no probe")
+        return self._attempts.run(step, self.judged, self.watcher.progress)
 
     def _why_not(self, step: PlannedStep) -> str | None:
         if self.signal:
@@ -170,8 +180,13 @@ class Walk:
             holds, reason = parse(step.when).decide(self.facts)
             if not holds:
                 return f"its condition does not hold here: {reason}"
-        if step.always or self.plan.mode == "triage":
-            return None
+        return None if step.always or self.plan.mode == "triage" else self._blocked(step)
+
+    def _blocked(self, step: PlannedStep) -> str | None:
+        """Why a sweep does not reach this step."""
+        for judged in self.judged:
+            if edge(judged.outcome.step, judged.findings) == "stop":
+                return f"the runbook stops behind step {judged.outcome.step.id}, given how that ended"
         by_id = {j.outcome.step.id: j for j in self.judged}
         for need in step.needs:
             if need not in by_id:
@@ -185,85 +200,28 @@ class Walk:
     def _answer(self, step: PlannedStep) -> str | None:
         if step.id in self.options.answers:
             return self.options.answers[step.id]
-        return self.options.ask(step.manual or "") if self.options.ask else None
-
-    def _prepare(self, step: PlannedStep) -> PlannedStep:
-        """Fills in ``$step.metric`` values from the steps that ended, and shows the ranks the result."""
-        metrics = {j.outcome.step.id: summarise(j.outcome.evidence) for j in self.judged}
-        remedy = resolve_text(step.remedy, metrics) if step.remedy else None
-        prepared = step.model_copy(update={"params": resolve(step.params, metrics), "remedy": remedy})
-        if prepared.params != step.params:
-            steps = tuple(prepared if s.id == step.id else s for s in self.plan.steps)
-            self.plan = self.plan.model_copy(update={"steps": steps})
-            self._write_plan()
-        return prepared
-
-    def _try(self, step: PlannedStep, repeat: int) -> Outcome:
-        """One repeat, with retries while ranks are lost. A retry's folder keeps the evidence of the failure apart."""
-        outcome = Outcome(step, "failed", "never started")
-        for attempt in range(step.retries + 1):
-            suffix = (f".repeat{repeat}" if repeat > 1 else "") + (f".retry{attempt}" if attempt else "")
-            outcome = self._launch(step, step.id + suffix)
-            if outcome.state in ("done", "interrupted"):
-                break
-        return outcome
-
-    def _launch(self, step: PlannedStep, folder: str) -> Outcome:
-        self._set_aside(folder)
-        started, clock = time.time(), time.monotonic()
+        if self.options.ask is None:
+            return None
+        self.asking = True
         try:
-            launcher = self._launcher_for(step)
-            plan = self.run_dir / "plan.json"
-            facts = launcher.run_step(step, plan, folder=folder, on_progress=self.watcher.progress, facts=self.facts)
-        except LaunchProblem as problem:
-            return Outcome(step, "failed", str(problem), started, round(time.monotonic() - clock, 3), folder)
-        evidence = load_events(self.run_dir, folder, evidence_kinds(self.packs.registry))
-        state, reason = _state(facts)
-        return Outcome(step, state, reason, started, round(time.monotonic() - clock, 3), folder, evidence=evidence)
-
-    def _set_aside(self, folder: str) -> None:
-        """Events of an earlier, broken try of this step keep their place under another name."""
-        old = self.run_dir / "events" / folder
-        if old.exists():
-            number = next(n for n in itertools.count(1) if not old.with_name(f"{folder}.broken{n}").exists())
-            old.rename(old.with_name(f"{folder}.broken{number}"))
-
-    def _launcher_for(self, step: PlannedStep) -> LocalLauncher:
-        """One launcher serves the run. It imports torch only where some step of the plan runs on ranks."""
-        if self._launcher is None:
-            probes = [self.packs.registry.probe(s.probe) for s in self.plan.steps if s.probe]
-            on_ranks = any(probe.where == "ranks" for probe in probes)
-            self._launcher = LocalLauncher(self.run_dir, torch=on_ranks, device=self.plan.device)
-            if self.signal is not None:
-                self._launcher.interrupt()
-        return self._launcher
-
-    def _median(self, tries: Sequence[Outcome]) -> Outcome:
-        """Of several repeats, the one whose worst status is the median: one noisy repeat does not decide."""
-
-        def badness(outcome: Outcome) -> int:
-            found = step_findings(outcome, self.packs.registry, [j.outcome for j in self.judged])
-            return max((f.status.rank for f in found), default=0)
-
-        ranks = [badness(t) for t in tries]
-        chosen = tries[ranks.index(statistics.median_low(ranks))]
-        note = f"repeat {tries.index(chosen) + 1} of {len(tries)}, the median by outcome"
-        return Outcome(**{**vars(chosen), "reason": chosen.reason or note})
-
-    def _write_plan(self) -> None:
-        text = dumps(self.plan.model_dump(mode="json", by_alias=True), indent=1)
-        write_atomically(self.run_dir / "plan.json", text + "\n")
+            return self.options.ask(step.manual or "")
+        except KeyboardInterrupt:
+            self.interrupt(self.signal or signal.SIGINT)
+            return None
+        finally:
+            self.asking = False
 
     def _save(self, digest: str | None) -> Record:
-        journal = read_stream(self.run_dir / "events" / "run.jsonl")
+        with writing(self.folder.path):
+            journal = read_journal(self.folder.path)
         record = build_record(journal, self.plan, self.judged, digest)
-        save_record(record, self.run_dir)
+        self.folder.save(record)
         return record
 
 
-def _state(facts: LaunchFacts) -> tuple[State, str | None]:
-    if facts.interrupted:
-        return "interrupted", "the run was interrupted during this step"
-    if facts.timed_out:
-        return "timed-out", f"did not end within {facts.timeout_s:g} s"
-    return ("done", None) if facts.ok else ("failed", "a rank did not end well")
+def _stands(judged: Judged) -> bool:
+    """True for a step that need not run again: it measured something, or a person answered it."""
+    outcome = judged.outcome
+    if outcome.state not in ("done", "failed", "timed-out"):
+        return False
+    return outcome.answer is not None if outcome.step.manual is not None else outcome.launch is not None

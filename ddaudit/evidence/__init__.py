@@ -5,6 +5,8 @@ from __future__ import annotations
 from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
 from ddaudit.evidence.command import CommandRun
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
+from ddaudit.evidence.host import HostLoad, Neighbour
+from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
@@ -18,11 +20,16 @@ __all__ = [
     "CommandRun",
     "EventWriter",
     "Evidence",
+    "HostLoad",
     "Job",
+    "JobNumbers",
+    "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
     "Measure",
     "Measures",
+    "MemoryFloor",
+    "Neighbour",
     "RankOutcome",
     "RankPlace",
     "ResumeFacts",

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from ddaudit.errors import EvidenceProblem
 from ddaudit.jsonio import dumps
+from ddaudit.redact import redact_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,11 +42,19 @@ class EventWriter:
         self.path = path
         self._lines: IO[bytes] = path.open("ab", buffering=0)
         self._tensors: IO[bytes] | None = None
+        if _broken_off(path):  # whoever wrote here before was killed in a line; ours must not be glued to it
+            self._lines.write(b"\n")
 
     def emit(self, event: str, /, **fields: Any) -> None:
-        """Writes one line with one ``write`` call, so that lines of threads do not interleave."""
-        line = dumps({"event": event, "t": time.time(), **fields}) + "\n"
-        self._lines.write(line.encode("utf-8", "replace"))
+        """Writes one line, without secrets, by one ``write`` call, so that lines of threads do not interleave.
+
+        Raises:
+            OSError: the line could not be written whole; the part that was is dropped by readers.
+        """
+        line = dumps({"event": event, "t": time.time(), **redact_value(fields)}) + "\n"
+        data = line.encode("utf-8", "replace")
+        while data:  # a disk that fills up takes a part and raises at the rest
+            data = data[self._lines.write(data) :]
 
     def emit_evidence(self, evidence: JsonEvidence) -> None:
         """Records array-free evidence whole."""
@@ -118,13 +127,22 @@ class Stream:
         return np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<")).reshape(shape)
 
 
+def _broken_off(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            return False
+        file.seek(size - 1)
+        return file.read(1) != b"\n"
+
+
 def _events(path: Path) -> Iterator[dict[str, Any] | None]:
     """Yields each line's object, or None for a damaged line."""
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
             try:
                 item = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 item = None
             yield item if isinstance(item, dict) and isinstance(item.get("event"), str) else None
 
@@ -137,5 +155,7 @@ def read_stream(path: Path) -> Stream:
 
 
 def read_streams(folder: Path) -> list[Stream]:
-    """Reads every event file of a step, ordered by name; an absent folder gives an empty list."""
-    return [read_stream(path) for path in sorted(folder.glob("*.jsonl"))] if folder.is_dir() else []
+    """Reads every event file of a step, ordered by name; an absent folder gives an empty list.
+
+    What is no plain file (a pipe would never end) is left out."""
+    return [read_stream(path) for path in sorted(folder.glob("*.jsonl")) if path.is_file()]

@@ -63,6 +63,8 @@ class LaunchFacts(JsonEvidence):
     torch_preloaded: bool | None = None
     timed_out: bool = False
     interrupted: bool = False
+    progressing: bool = False
+    """True when the ranks still got on as the deadline passed: slow, not stuck."""
     oom_kills: int | None = None
     """Processes that the kernel ended for memory on this host during the step; None where it does not say."""
     ranks: tuple[RankOutcome, ...] = ()

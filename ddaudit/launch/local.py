@@ -16,6 +16,7 @@ from ddaudit.evidence.events import EventWriter
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.launch.link import ServerGone, ServerLink
 from ddaudit.launch.steprun import TICK_S, Progress, StepRun
+from ddaudit.redact import known_secrets, redact_text
 from ddaudit.runbook.model import PlannedStep
 from ddaudit.worker import Order
 
@@ -42,7 +43,7 @@ def host_name() -> str:
     """This host's name as files and findings carry it: Slurm's node name where set (several nodes may share a host
     name in tests and containers), reduced to characters that are safe in a file name."""
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] or "localhost"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", redact_text(name))[:60] or "localhost"
 
 
 def _silent(_: Progress) -> None:
@@ -193,6 +194,7 @@ class LocalLauncher:
                 local_world_size=step.nproc,
                 deadline=deadline,
                 facts=facts,
+                secrets=known_secrets(),
             )
             for rank in range(step.nproc)
         ]

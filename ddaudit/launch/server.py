@@ -1,8 +1,8 @@
 """The forkserver: a small process with torch already imported that forks one process per rank.
 
 ``python -m ddaudit.launch.server --control-fd N --parent PID --preload [MODULE ...]`` speaks JSON lines over an
-inherited socket. Requests: ``run`` (orders), ``report`` (every living rank writes its stack and its collective
-position), ``kill``, ``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all
+inherited socket. Requests: ``run`` (orders), ``where`` (every living rank writes its collective position), ``report``
+(its stack too), ``kill``, ``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all
 processes of the step are gone).
 
 It is not :mod:`multiprocessing`'s forkserver, which imports the user's main module again, pickles its orders and hides
@@ -102,8 +102,8 @@ class Server:
         for request in requests:
             if request["op"] == "run":
                 self._run(request)
-            elif request["op"] == "report":
-                self._ask_for_reports()
+            elif request["op"] in ("where", "report"):
+                self._ask(stacks=request["op"] == "report")
             elif request["op"] == "kill":
                 self._kill_all()
         if not data or any(request["op"] == "exit" for request in requests):
@@ -190,9 +190,10 @@ class Server:
                 for other in self.ranks.values():
                     _tell(other, RELEASE)
 
-    def _ask_for_reports(self) -> None:
+    def _ask(self, *, stacks: bool) -> None:
         for rank in self.ranks.values():
-            os.kill(rank.pid, STACK_SIGNAL)  # still a child of ours, so the pid cannot be somebody else's
+            if stacks:
+                os.kill(rank.pid, STACK_SIGNAL)  # still a child of ours, so the pid cannot be somebody else's
             _tell(rank, REPORT)
 
     def _kill_all(self) -> None:

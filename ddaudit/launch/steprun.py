@@ -23,13 +23,13 @@ TICK_S = 0.25
 #: After a rank's failure the others get this long to fail by themselves: their errors are evidence, and gloo tells
 #: peers within 0.1 s (measured), while NCCL would let them wait for minutes.
 GRACE_S = 1.5
-#: How long to watch CPU time before calling a rank busy.
-WATCH_S = 0.15
+#: How long to watch a rank before calling it busy or stuck.
+WATCH_S = 0.4
 #: How long ranks may take to answer a report request. They need 20 ms on an idle machine, and one that never answers
 #: (stuck with the interpreter's lock) costs this much; a starved one should still get its stack out.
 REPORT_S = 2.0
 #: What is kept free before the deadline for looking and reporting, at most a tenth of the timeout.
-RESERVE_S = 0.6
+RESERVE_S = 1.0
 #: From SIGKILL to the last process gone. A process in D state may take longer and is left to the kernel.
 KILL_S = 10.0
 
@@ -68,9 +68,13 @@ class _Watched:
         return self.pid is not None and self.ended is None
 
     @property
+    def well(self) -> bool:
+        return self.ended is not None and self.finished and self.ended["code"] == 0
+
+    @property
     def failed_at(self) -> float | None:
         """Wall-clock time of a failure of its own making: an error event's, else when the process was collected."""
-        if self.ended is None or self.state is not None or (self.finished and self.ended["code"] == 0):
+        if self.ended is None or self.state is not None or self.well:
             return None
         return float(self.trail.error["t"]) if self.trail.error else float(self.ended["t"])
 
@@ -96,6 +100,7 @@ class StepRun:
         self._over = False
         self._problem: str | None = None
         self._first_failure: float | None = None
+        self._progressing = False
         self._oom_before = kernel.oom_kills()
 
     def run(self) -> tuple[bool, bool]:
@@ -107,13 +112,14 @@ class StepRun:
         while not self._over:
             now = time.monotonic()
             if self._interrupted():
-                self._stop()
+                self._stop(RESERVE_S)
                 return False, True
             if now >= give_up:
                 self._stop()
-                return True, False
-            if self._first_failure is not None and now >= self._first_failure + GRACE_S:
-                self._stop()
+                return not all(w.well for w in self._ranks.values()), False
+            failed = self._first_failure is not None and now >= self._first_failure + GRACE_S
+            if failed or not self._orders[0].run_dir.is_dir():  # without its folder nothing of a step can be kept
+                self._stop(REPORT_S if failed else 0.0)
                 return False, False
             if now >= shown + TICK_S:
                 shown = now
@@ -140,7 +146,7 @@ class StepRun:
             else:
                 rank.ended = event
                 rank.finished = event["finished"]
-                if self._first_failure is None and not (rank.finished and event["code"] == 0):
+                if self._first_failure is None and not rank.well:
                     self._first_failure = time.monotonic()
 
     def _show(self, now: float) -> None:
@@ -160,19 +166,24 @@ class StepRun:
             )
         )
 
-    def _stop(self) -> None:
+    def _stop(self, report_s: float = REPORT_S) -> None:
         """Looks at every living rank, asks each for its stack and position, then kills them all."""
         living = {r: w for r, w in self._ranks.items() if w.living}
         before = {r: sample(w.pid) for r, w in living.items() if w.pid}
-        self._wait(WATCH_S, lambda: False)
+        asked = {r: w.trail.reports for r, w in living.items()}
+        self._link.send("where")
+        self._wait(min(WATCH_S, 0.06 * self._timeout_s), lambda: False)
         for r, watched in living.items():
             if watched.living and watched.pid:
                 watched.state = state_between(before.get(r), sample(watched.pid))
                 watched.trail.read()
                 watched.reports_before = watched.trail.reports
                 watched.stack_bytes_before = size(watched.order.stack_path)
+        told = {r: w.trail.reports > asked[r] for r, w in living.items()}
+        places = {r: w.trail.place(positions=told[r]) for r, w in living.items()}
         self._link.send("report")
-        self._wait(REPORT_S, lambda: all(self._answered(w) for w in living.values()))
+        self._wait(report_s, lambda: all(self._answered(w) for w in living.values()))
+        self._progressing = any(w.trail.place(positions=told[r]) != places[r] for r, w in living.items())
         self._link.send("kill")
         self._wait(KILL_S, lambda: False)
         if not self._over:
@@ -205,7 +216,9 @@ class StepRun:
             raise LaunchProblem(self._problem, where=self._orders[0].host, fix="free memory or raise the process limit")
         for watched in self._ranks.values():
             watched.trail.read()
-        culprits = {} if interrupted else blame([self._seen(w) for w in self._ranks.values()])
+        # Ranks that still get on are slow, not stuck: positions taken one after another would accuse at random.
+        slow = timed_out and self._progressing and not any(w.state == "stopped" for w in self._ranks.values())
+        culprits = {} if interrupted or slow else blame([self._seen(w) for w in self._ranks.values()])
         oom_now = kernel.oom_kills()
         return LaunchFacts(
             world_size=self._orders[0].world_size,
@@ -217,6 +230,7 @@ class StepRun:
             torch_preloaded=preloaded,
             timed_out=timed_out,
             interrupted=interrupted,
+            progressing=slow,
             oom_kills=None if self._oom_before is None or oom_now is None else max(0, oom_now - self._oom_before),
             ranks=tuple(self._outcome(w, culprits.get(w.order.rank)) for w in self._ranks.values()),
         )

@@ -32,6 +32,14 @@ class Trail:
         self.ended = False
         self._offset = 0
 
+    def place(self, *, positions: bool) -> tuple[object, ...]:
+        """What changes when the rank gets on: compare two looks to tell a slow rank from a stuck one.
+
+        With ``positions`` its collectives count too; leave them out unless both looks have them.
+        """
+        entered = {name: group["enqueued"] for name, group in self.groups.items()} if positions else {}
+        return (self.last_step, tuple(self.phases), entered)
+
     def read(self) -> None:
         """Takes in the complete lines that were added since the last call."""
         try:

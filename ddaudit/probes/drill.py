@@ -36,6 +36,7 @@ Fault = Literal[
     "skip-collective",
     "hang-collective",
     "hang-lock",
+    "hang-native",
     "hang-loader",
     "spin",
 ]
@@ -165,6 +166,16 @@ def _hang_lock(context: ProbeContext, params: DrillParams, group: object) -> Non
     lock.acquire()
 
 
+def _hang_native(context: ProbeContext, params: DrillParams, group: object) -> None:
+    """Waits for a native lock with the interpreter's own held: no Python thread of the rank can answer any more."""
+    import ctypes
+
+    libc = ctypes.PyDLL(None)
+    mutex = ctypes.create_string_buffer(64)  # all zero is an unlocked pthread mutex
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+
+
 class _StuckDataset:
     """A map-style dataset whose worker never returns the sample."""
 
@@ -199,6 +210,7 @@ _FAULTS: dict[str, Callable[[ProbeContext, DrillParams, object], None]] = {
     "leak": _leak,
     "hang-collective": _hang_collective,
     "hang-lock": _hang_lock,
+    "hang-native": _hang_native,
     "hang-loader": _hang_loader,
     "spin": _spin,
 }

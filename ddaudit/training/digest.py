@@ -23,13 +23,18 @@ def digest(tensors: Iterable[Tensor]) -> int:
     no rounding, so the value does not depend on the device or the order of summation. Equal bits give equal digests;
     different ones collide by chance about once in 2^53. It guards against error, not against malice.
     """
+    sums = [_mixed_sum(part) for part in _chunks(tensors)]
     total = 0
-    for part in _chunks(tensors):
-        position = torch.arange(1, part.numel() + 1, device=part.device, dtype=torch.int64)
-        mixed = (part ^ (position * _ODD)) * _ODD
-        mixed = (mixed ^ (mixed >> 32)) * _ODD
-        total = (total * 31 + int((mixed ^ (mixed >> 29)).sum())) & _WORD
+    for value in torch.stack(sums).tolist() if sums else []:  # one wait for the device, not one per chunk
+        total = (total * 31 + int(value)) & _WORD
     return (total ^ (total >> 29)) & _BITS
+
+
+def _mixed_sum(part: Tensor) -> Tensor:
+    position = torch.arange(1, part.numel() + 1, device=part.device, dtype=torch.int64)
+    mixed = (part ^ (position * _ODD)) * _ODD
+    mixed = (mixed ^ (mixed >> 32)) * _ODD
+    return (mixed ^ (mixed >> 29)).sum()
 
 
 def _chunks(tensors: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -6,13 +6,14 @@ it has caught the fault itself and not a marker of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from ddaudit.errors import UsageProblem
 from ddaudit.registry import suggest
 
-__all__ = ["FAULTS", "Fault", "applicable", "require"]
+__all__ = ["FAULTS", "Fault", "applicable", "params_for", "require"]
 
 KINDS = ("single", "data", "sharded", "tensor", "pipeline", "expert", "context", "fsdp-tp", "hsdp")
 MANY = tuple(k for k in KINDS if k != "single")
@@ -20,19 +21,24 @@ REPLICAS = ("data", "sharded", "expert", "fsdp-tp", "hsdp")
 """Kinds with several data-parallel replicas."""
 
 
+ACCUMULATED = {"accumulation": 2}
+SAVED = {"checkpoint": "end"}
+RESUMED = {"resume_from": "scratch/saved/step-3"}
 ZERO1 = "ZeroRedundancyOptimizer checks the parameters it is given"
 
 
 @dataclass(frozen=True)
 class Fault:
     """One plant: what it does, the kinds where it can occur, and why not elsewhere. ``forms`` narrows a kind to
-    variants (a kind that is not named there has the fault in all of them)."""
+    variants (a kind that is not named there has the fault in all of them). ``params`` are training parameters without
+    which the fault would change nothing."""
 
     what: str
     kinds: tuple[str, ...] = KINDS
     reason: str = ""
     forms: Callable[[str, str], bool] = lambda parallel, form: True
     forms_reason: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _not_zero1(parallel: str, form: str) -> bool:
@@ -58,14 +64,17 @@ FAULTS: dict[str, Fault] = {
         _sequence,
         "replicated gradients are equal by construction; see tp-reduce-skipped",
     ),
-    "accum-undivided": Fault("micro-batch losses are not divided by the accumulation"),
-    "accum-double-divided": Fault("micro-batch losses are divided by the accumulation twice"),
-    "mean-of-means": Fault("each micro-batch's own mean is averaged, whatever its token count"),
+    "accum-undivided": Fault("micro-batch losses are not divided by the accumulation", params=ACCUMULATED),
+    "accum-double-divided": Fault("micro-batch losses are divided by the accumulation twice", params=ACCUMULATED),
+    "mean-of-means": Fault(
+        "each micro-batch's own mean is averaged, whatever its token count", params={**ACCUMULATED, "ragged": True}
+    ),
     "same-shard": Fault("all replicas read the first replica's samples", REPLICAS, "all ranks read the same samples"),
     "sync-every-micro-step": Fault(
         "gradients are synchronised at every micro-batch",
         ("data", "sharded", "fsdp-tp", "hsdp"),
         "no gradient is synchronised while micro-batches run",
+        params=ACCUMULATED,
     ),
     "sync-skipped-step": Fault(
         "gradients are not synchronised in update 1",
@@ -111,10 +120,11 @@ FAULTS: dict[str, Fault] = {
         "ranks meet in every forward pass, so a missing one would hang them",
         _not_zero2,
         "ranks meet in every forward pass, so a missing one would hang them",
+        ACCUMULATED,
     ),
-    "lr-per-micro-batch": Fault("the scheduler ticks once per micro-batch"),
+    "lr-per-micro-batch": Fault("the scheduler ticks once per micro-batch", params=ACCUMULATED),
     "lr-differs": Fault("the last rank uses a learning rate 10 % higher", MANY, "there is one rank"),
-    "no-reshuffle": Fault("every epoch uses the order of the first"),
+    "no-reshuffle": Fault("every epoch uses the order of the first", params={"dataset_samples": 64}),
     "init-scaled": Fault("the output head starts 50 times too wide"),
     "grad-vanishing": Fault("gradients are scaled down by 1e12"),
     "loss-nan": Fault("a gradient becomes NaN in update 2"),
@@ -130,6 +140,7 @@ FAULTS: dict[str, Fault] = {
         "gradients are not whole on any rank before they are synchronised",
         _not_zero2,
         "gradients are not whole on any rank before they are synchronised",
+        {"clip_norm": 0.1},
     ),
     "no-warmup": Fault("the warm-up that the job claims is left out"),
     "slow-input": Fault("every sample takes 5 ms longer to read"),
@@ -137,13 +148,19 @@ FAULTS: dict[str, Fault] = {
     "rng-identical": Fault(
         "all replicas draw the same random numbers", REPLICAS, "there is one replica, whose ranks must draw alike"
     ),
-    "ckpt-no-sampler": Fault("the checkpoint leaves the sampler's position out"),
-    "ckpt-no-scheduler": Fault("the checkpoint leaves the schedule out"),
-    "ckpt-no-rng": Fault("the checkpoint leaves the random states out"),
-    "ckpt-no-step": Fault("the checkpoint leaves the global step out"),
-    "ckpt-no-optimizer": Fault("the checkpoint leaves the optimizer out"),
+    "resume-sampler-ignored": Fault("a resumed run reads its data from the start", params=RESUMED),
+    "resume-schedule-reset": Fault("a resumed run starts its schedule anew", params=RESUMED),
+    "resume-optimizer-reset": Fault("a resumed run forgets the optimizer's moments", params=RESUMED),
+    "ckpt-no-sampler": Fault("the checkpoint leaves the sampler's position out", params=SAVED),
+    "ckpt-no-scheduler": Fault("the checkpoint leaves the schedule out", params=SAVED),
+    "ckpt-no-rng": Fault("the checkpoint leaves the random states out", params=SAVED),
+    "ckpt-no-step": Fault("the checkpoint leaves the global step out", params=SAVED),
+    "ckpt-no-optimizer": Fault("the checkpoint leaves the optimizer out", params=SAVED),
     "ckpt-no-optimizer-shard": Fault(
-        "the last rank's optimizer shard is never written", MANY, "there is one rank; see ckpt-no-optimizer"
+        "the last rank's optimizer shard is never written",
+        MANY,
+        "there is one rank; see ckpt-no-optimizer",
+        params=SAVED,
     ),
 }
 
@@ -164,6 +181,15 @@ def applicable(plant: str, parallel: str, variant: str = "") -> str | None:
     if not fault.forms(parallel, form):
         return f"n/a for {parallel} ({form}): {fault.forms_reason}"
     return None
+
+
+def params_for(plant: str, parallel: str) -> dict[str, Any]:
+    """Training parameters without which the plant would change nothing, for a matrix cell. A pipeline accumulates
+    anyway, and as many micro-batches as its schedule likes."""
+    needed = dict(FAULTS[plant].params)
+    if parallel == "pipeline":
+        needed.pop("accumulation", None)
+    return needed
 
 
 def require(plant: str, parallel: str, variant: str) -> None:

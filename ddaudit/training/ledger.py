@@ -50,6 +50,15 @@ class SyncLedger:
             self.wait_s += time.perf_counter() - begin
 
     @contextmanager
+    def off(self) -> Iterator[None]:
+        """Forgets waits inside the block: bookkeeping of ours that the training would not do."""
+        kept = self.wait_s
+        try:
+            yield
+        finally:
+            self.wait_s = kept
+
+    @contextmanager
     def functional_waits(self) -> Iterator[None]:
         """Charges waits of torch's functional collectives, which tensor, expert and context parallelism use. They offer
         no hook, so the function that all of them wait in is wrapped while the block runs (CPU ranks only)."""

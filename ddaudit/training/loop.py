@@ -50,6 +50,11 @@ def place_of(params: TrainParams, context: ProbeContext) -> Place:
     return Place(context.rank, context.world_size, device, layout, coords, mesh)
 
 
+COPIED_PARAMETERS = 50_000_000
+"""The norm of an update is measured on models up to this size: it takes a second copy of the weights, which on a
+larger one would show in the memory that we report."""
+
+
 class Trainer:
     """One rank's training. :meth:`prepare`, then :meth:`update` once per optimizer step; :func:`train` does both."""
 
@@ -67,16 +72,15 @@ class Trainer:
         self.cleared = 0
 
     def prepare(self) -> None:
-        """Builds model, optimizer, schedule and data; records the job."""
+        """Builds model, optimizer, schedule and data, and describes the job."""
         model = Transformer.seeded(self.params, self.place.device)
-        parameters = sum(p.numel() for p in model.parameters())
+        self.parameters = sum(p.numel() for p in model.parameters())
         self.parallel.build(model)
         self.optimizer = self.make_optimizer()
         self.scheduler = self.make_scheduler()
         self.feed = self.make_feed()
         self.seed_rank()
-        job = describe_job(self.params, self.place, self.parallel, self.shape, parameters, self.source)
-        self.job = job
+        self.job = describe_job(self.params, self.place, self.parallel, self.shape, self.parameters, self.source)
 
     def make_optimizer(self) -> Optimizer:
         return self.parallel.optimizer()
@@ -108,9 +112,9 @@ class Trainer:
         total = parallel.accumulate(window)
         with watch.span("sync_s"):
             parallel.synchronise()
-        with watch.pause():
+        with watch.pause(), parallel.ledger.off():
             self.capture("grad", index, parallel.gradients() if index < CAPTURED_UPDATES else {})
-            before = {name: w.detach().clone() for name, w in parallel.named_parameters().items()}
+            before = self.weights_before()
         lr, ticks = self.optimizer.param_groups[0]["lr"], self.scheduler.last_epoch
         with watch.span("optimizer_s"):
             norms = self.clip()
@@ -121,10 +125,17 @@ class Trainer:
         values |= watch.read() | parallel.ledger.take()
         self.updates_done += 1
         self.feed.advance()
-        values |= self.facts(window, total, before)
+        with parallel.ledger.off():
+            values |= self.facts(window, total, before)
         values |= {"rng_digest": float(random), "scheduler_ticks": float(self.scheduler.last_epoch - ticks)}
         self.recorder.step(index, values, window.sample_ids)
         return values
+
+    def weights_before(self) -> dict[str, Tensor]:
+        """Copies of the local weights, to measure the update by; empty for a model too large to hold twice."""
+        if self.parameters > COPIED_PARAMETERS:
+            return {}
+        return {name: local(w.detach()).clone() for name, w in self.parallel.named_parameters().items()}
 
     def clip(self) -> dict[str, float]:
         """Scales gradients down to ``clip_norm`` where their global norm exceeds it; returns the norm before and after.
@@ -150,7 +161,7 @@ class Trainer:
     def facts(self, window: Window, total: Tensor, before: dict[str, Tensor]) -> dict[str, float]:
         """What the update consumed and what it left behind."""
         weights = self.parallel.named_parameters()
-        change = {name: local(w.detach()) - local(before[name]) for name, w in weights.items()}
+        change = {name: local(weights[name].detach()) - old for name, old in before.items()}
         divisors = self.parallel.divisors
         values = {
             "micro_batches": float(len(window.micro_batches)),
@@ -158,9 +169,10 @@ class Trainer:
             "tokens": float(window.tokens),
             "epoch": float(window.epoch),
             "zero_grads": float(self.cleared),
-            "update_norm": float(self.parallel.norm_of(change)),
             "batch_digest": float(digest(m.inputs for m in window.micro_batches)),
         }
+        if change:
+            values["update_norm"] = float(self.parallel.norm_of(change))
         if divisors:
             values["loss_divisor"] = sum(divisors) / len(divisors)
         if own := self.parallel.own_tokens(window):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,13 +39,16 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def global_norm(
-    tensors: Mapping[str, Tensor], split_over: Mapping[str, Sequence[dist.ProcessGroup]], like: Tensor
+    tensors: Mapping[str, Tensor],
+    split_over: Mapping[str, Sequence[dist.ProcessGroup]],
+    like: Tensor,
+    all_reduce: Callable[[Tensor, dist.ProcessGroup], Tensor],
 ) -> Tensor:
     """L2 norm over all elements of all tensors, wherever they lie.
 
     ``split_over`` names, for a tensor of which this rank holds a part, the groups whose ranks hold the other parts.
     Squares are summed locally, then once over each set of groups, so replicas are counted once. ``like`` gives dtype
-    and device.
+    and device; ``all_reduce`` sums in place over a group.
     """
     sums: dict[tuple[dist.ProcessGroup, ...], Tensor] = {}
     for name, tensor in tensors.items():
@@ -55,7 +58,7 @@ def global_norm(
     total = torch.zeros((), dtype=like.dtype, device=like.device)
     for groups, square in sums.items():
         for group in groups:
-            dist.all_reduce(square, group=group)
+            all_reduce(square, group)
         total += square
     return total.sqrt()
 

@@ -30,7 +30,7 @@ Parallelism = Literal["single", "data", "sharded", "tensor", "pipeline", "expert
 class TrainParams(BaseModel):
     """Parameters of one training run. The defaults are the ``tiny`` run that a CPU core finishes in about a second.
 
-    ``lr`` None means the preset of the optimizer (AdamW 0.01, SGD 0.5: both learn the ``tiny`` source within 40
+    ``lr`` None means what suits preset and optimizer (``tiny``: AdamW 0.01, SGD 0.5; both learn its source within 40
     updates). ``experts`` None means 4 for expert parallelism and a dense model for every other kind; a single-device
     reference for the former sets it to 4. ``steps`` counts updates from the very first one, also when resuming.
     """
@@ -95,7 +95,8 @@ class TrainParams(BaseModel):
         """Peak learning rate."""
         if self.lr is not None:
             return self.lr
-        return 0.01 if self.optimizer == "adamw" else 0.5
+        adamw = {"tiny": 1e-2, "small": 3e-3, "medium": 1e-3, "large": 3e-4}[self.preset]
+        return adamw if self.optimizer == "adamw" else 50.0 * adamw
 
     @property
     def checkpoint_after(self) -> int | None:

@@ -42,7 +42,7 @@ def plant(trainer: Trainer) -> None:
     Raises:
         UsageProblem: no such fault, or it cannot occur in this training.
     """
-    from ddaudit.training import planting_data, planting_state, planting_sync  # noqa: F401 - they fill PLANTS
+    from ddaudit.training import planting_data, planting_resume, planting_state, planting_sync  # noqa: F401 - they fill PLANTS
 
     params = trainer.params
     require(params.plant, params.parallel, params.variant)

@@ -47,7 +47,7 @@ def describe_job(
         flops_per_token=shape.flops_per_token(),
         entropy_nats=source.entropy_nats,
         loss_start_nats=math.log(shape.vocab),
-        grad_syncs_per_step=parallel.syncs_needed,
+        grad_syncs_per_step=parallel.syncs_needed if parallel.sync_ranks() > 1 else 0.0,
         planted=params.plant or None,
         **{name: getattr(params, name) for name in same},
     )

@@ -93,6 +93,13 @@ def test_a_users_mistake_is_an_error_and_an_interrupt_a_skip_neither_a_fault() -
     assert skipped.status is Status.SKIP
 
 
+def test_slow_ranks_are_no_fault_of_theirs() -> None:
+    slow = [rank(n, "on-cpu", last_step=39 + n, killed_by_us=True) for n in range(2)]
+    (finding,) = ask(*slow, timed_out=True, progressing=True, seconds=60.0)
+    assert (finding.status, finding.id, finding.where.rank) == (Status.ERROR, "launch.too-slow", None)
+    assert "39 to 40" in finding.text and finding.limit == 60.0
+
+
 def test_a_rank_that_never_came_to_its_end_is_no_pass_even_without_culprit() -> None:
     (finding,) = ask(rank(0), rank(1, "never-started"))
     assert finding.status is Status.FAIL

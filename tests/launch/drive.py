@@ -27,7 +27,7 @@ from ddaudit.runbook.model import Plan, PlannedStep
 
 ROOT = Path(__file__).resolve().parents[2]
 LOST = ("kill", "raise", "abort", "segfault", "exit", "leave", "leak")
-HUNG = ("stop", "skip-collective", "hang-collective", "hang-lock", "hang-loader", "spin")
+HUNG = ("stop", "skip-collective", "hang-collective", "hang-lock", "hang-native", "hang-loader", "spin")
 
 
 def plan_steps(cases: Sequence[Mapping[str, Any]]) -> tuple[PlannedStep, ...]:

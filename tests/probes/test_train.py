@@ -29,6 +29,7 @@ def test_every_kind_at_degree_one_equals_one_device_and_leaves_no_group_behind(t
     traces = trained_all(tmp_path, 1, runs)
     far = {n: deviation(traces[n], traces["experts" if n == "expert-plain" else "single-plain"]) for n in kinds}
     assert {name: error for name, error in far.items() if not error < 1e-12} == {}
+    assert {name for name in kinds if traces[name].job.grad_syncs_per_step} == set()
     assert not dist.is_initialized()
 
 

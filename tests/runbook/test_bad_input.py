@@ -255,7 +255,7 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "start in a sweep": (["smoke", "--start", "data"], "use --only data"),
     "unknown flag": (["smoke", "--frobnicate"], "No such option"),
     "unknown device": (["smoke", "--device", "tpu"], "'tpu' is not one of"),
-    "pack that is not there": (["smoke", "--pack", "/no/such/pack"], "not a pack"),
+    "pack that is not there": (["smoke", "--pack", "/no/such/pack"], "/no/such/pack: no such folder"),
     "pack against builtin": (["smoke", "--pack", ".", "--packs", "builtin"], "contradict each other"),
 }
 

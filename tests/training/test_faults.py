@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from ddaudit.errors import UsageProblem
 from ddaudit.training import planting, planting_data, planting_state, planting_sync
-from ddaudit.training.faults import FAULTS, KINDS, applicable, require
-from ddaudit.training.params import VARIANTS
+from ddaudit.training.faults import FAULTS, KINDS, applicable, params_for, require
+from ddaudit.training.loop import Trainer
+from ddaudit.training.parallel.contract import Place
+from ddaudit.training.params import VARIANTS, TrainParams, geometry
 
 
 def test_every_fault_has_code_and_every_code_a_fault() -> None:
@@ -27,6 +30,17 @@ def test_every_fault_can_occur_somewhere_and_says_why_not_elsewhere() -> None:
 def test_a_fault_that_cannot_occur_is_refused_with_its_reason() -> None:
     with pytest.raises(UsageProblem, match="'grad-sum' is n/a for tensor: no gradient is averaged over replicas"):
         require("grad-sum", "tensor", "")
+
+
+def test_every_cell_that_is_not_refused_can_be_planted() -> None:
+    for name in FAULTS:
+        for kind in KINDS:
+            for form in VARIANTS[kind]:
+                if applicable(name, kind, form) is None:
+                    params = TrainParams(parallel=kind, variant=form, plant=name, **params_for(name, kind))
+                    layout = geometry(params, 1)
+                    place = Place(0, 1, torch.device("cpu"), layout, {"dp": 0}, None)
+                    planting.plant(Trainer(params, place, None))
 
 
 def test_an_unknown_fault_is_answered_with_the_nearest() -> None:

@@ -24,8 +24,8 @@ __all__ = ["ContextParallel"]
 class ContextParallel(Parallel):
     """All-gather of keys and values; gradients are summed over the slices.
 
-    torch's own context parallelism has no CPU kernels, and its ring attention divides a sequence in another way on a
-    GPU; this form runs on both and equals one device.
+    This form runs on CPU and CUDA ranks alike. torch's own (``torch.distributed.tensor.experimental``) has no sharding
+    rule for the CPU's attention kernel in 2.13, and it orders a sequence's slices in its own way.
     """
 
     syncs_needed = 1.0
@@ -42,6 +42,9 @@ class ContextParallel(Parallel):
         for layer in [m for m in model.modules() if isinstance(m, Attention)]:
             layer.core = self.attend
         self.ledger.parameters = len(self.named_parameters())
+
+    def sync_ranks(self) -> int:
+        return self.place.world_size
 
     def mask(self, queries: int, keys: int) -> Tensor:
         """Which key positions [keys] each query of this slice [queries] may see."""

@@ -50,7 +50,7 @@ class Parallel:
     """One kind of parallelism on one rank.
 
     Attributes:
-        syncs_needed: rounds of gradient synchronisation that the kind needs per update.
+        syncs_needed: rounds of gradient synchronisation that the kind needs per update (see :meth:`sync_ranks`).
         implementation: which code does the work, where several could.
         data_group: ranks that read different samples, or None.
         loss_group: ranks whose summed losses add up to the global batch's, or None.
@@ -83,6 +83,10 @@ class Parallel:
     def replicated(self) -> list[str]:
         """Names of parameters that every rank holds whole and equal."""
         return list(self.named_parameters())
+
+    def sync_ranks(self) -> int:
+        """Ranks over which gradients are reduced; with one there is nothing to synchronise."""
+        return self.place.layout.dp
 
     def synchronised(self) -> list[str]:
         """Names of parameters whose gradients must be reduced over ranks."""
@@ -162,7 +166,7 @@ class Parallel:
     def norm_of(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Global L2 norm of tensors that are spread like the parameters of those names."""
         like = torch.zeros((), dtype=next(iter(self.model.parameters())).dtype, device=self.place.device)
-        return optimizers.global_norm(tensors, self.split_over(), like)
+        return optimizers.global_norm(tensors, self.split_over(), like, self.ledger.all_reduce)
 
     def global_loss(self, window: Window, total: Tensor) -> Tensor:
         """Mean loss per token of the global batch, from this rank's sum: the value that is logged."""

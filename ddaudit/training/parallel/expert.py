@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 
+from ddaudit.training.ledger import SyncLedger
 from ddaudit.training.model import MixtureOfExperts, Transformer
 from ddaudit.training.parallel.contract import Parallel
 
@@ -37,7 +38,7 @@ class ExpertParallel(Parallel):
             per_rank = len(layer.experts) // self.ranks
             mine = range(rank * per_rank, (rank + 1) * per_rank)
             layer.experts = nn.ModuleDict({str(i): layer.experts[str(i)] for i in mine})
-            layer.apply_experts = Dispatch(layer, self.group, self.ranks)
+            layer.apply_experts = Dispatch(layer, self.group, self.ranks, self.ledger)
         self.ledger.parameters = len(self.replicated())
 
     def replicated(self) -> list[str]:
@@ -64,15 +65,16 @@ class ExpertParallel(Parallel):
 class Dispatch:
     """Sends token rows to the ranks of their experts, applies the experts, and brings the results back."""
 
-    def __init__(self, layer: MixtureOfExperts, group: dist.ProcessGroup, ranks: int) -> None:
-        self.layer, self.group, self.ranks = layer, group, ranks
+    def __init__(self, layer: MixtureOfExperts, group: dist.ProcessGroup, ranks: int, ledger: SyncLedger) -> None:
+        self.layer, self.group, self.ranks, self.ledger = layer, group, ranks, ledger
 
     def __call__(self, tokens: Tensor, expert: Tensor) -> Tensor:
         """``tokens`` [n, width] through the experts that ``expert`` [n] names, in the same order."""
         order = expert.argsort(stable=True)
         counts = torch.bincount(expert, minlength=self.layer.gate.out_features)
         arriving = torch.empty_like(counts)  # [source rank, local expert]
-        dist.all_to_all_single(arriving, counts, group=self.group)
+        with self.ledger.waiting():
+            dist.all_to_all_single(arriving, counts, group=self.group)
         sent = counts.view(self.ranks, -1).sum(dim=1).tolist()
         received = arriving.view(self.ranks, -1).sum(dim=1).tolist()
         rows = functional.all_to_all_single_autograd(tokens[order], received, sent, self.group)

@@ -102,6 +102,9 @@ class PipelineParallel(Parallel):
         begin = time.perf_counter()
         self.schedule.step(*inputs, **more)
         self.ledger.wait_s += max(0.0, time.perf_counter() - begin - (self._busy_s() - before))
+        # The first step also runs the loss once on empty tensors, to learn the shapes of gradients: not a micro-batch.
+        count = len(window.micro_batches)
+        del self._sums[:-count], self.divisors[:-count]
         total = torch.zeros((), dtype=torch.float64, device=self.place.device)
         return total + sum(self._sums)
 

@@ -112,6 +112,9 @@ class SequenceParallelTensor(TensorParallel):
         super().build(model)
         self.ledger.parameters = len(self.norms())
 
+    def sync_ranks(self) -> int:
+        return self.place.world_size
+
     def norms(self) -> list[str]:
         """Names of the parameters whose gradients are partial sums."""
         return [name for name in self.named_parameters() if "norm." in name]

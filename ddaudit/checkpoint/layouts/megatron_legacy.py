@@ -1,0 +1,80 @@
+"""Megatron-LM ``--ckpt-format torch``: ``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt`` (+ ``distrib_optim.pt``)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ddaudit.checkpoint.folder import Folder
+from ddaudit.checkpoint.layouts.megatron_args import note_args
+from ddaudit.checkpoint.reader import Reader
+from ddaudit.evidence.checkpoint import Completion
+
+NAME = "megatron-legacy"
+_RANK = re.compile(r"^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$")
+_MODEL = ("model_optim_rng.pt", "model_rng.pt")
+_OPTIMIZER = ("distrib_optim.pt", "optim.pt")
+
+
+def detect(folder: Folder) -> bool:
+    return any(_RANK.match(d) for d in folder.folders())
+
+
+def read(reader: Reader) -> None:
+    folder, made = reader.folder, reader.made
+    ranks = sorted(d for d in folder.folders() if _RANK.match(d))
+    have_optimizer: dict[str, bool] = {}
+    wanted: tuple[int, int, int] = (1, 1, 1)
+    inside = False
+    for rank in ranks:
+        sub = reader.sub(rank)
+        model = next((n for n in _MODEL if n in sub.folder), None)
+        if model is None:
+            path = sub.folder.full(_MODEL[0])
+            made.fault("complete.file-missing", f"{rank} has no {_MODEL[0]}", file=path)
+            continue
+        found = sub.load(model, rank)
+        state: Any = found.value if found is not None and isinstance(found.value, dict) else {}
+        wanted = max(wanted, note_args(made, state.get("args"), sub.folder.full(model)))
+        optimizer = state.get("optimizer")
+        inside |= isinstance(optimizer, dict) and bool(set(optimizer) & {"state", "fp32_from_fp16_params", "optimizer"})
+        files = [n for n in sub.folder.here() if n in _OPTIMIZER or n.startswith("layer_wise_optimizer_")]
+        have_optimizer[rank] = bool(files)
+        for name in files:
+            sub.load(name, f"{rank}.distrib_optim")
+    _check(reader, ranks, have_optimizer, wanted, inside)
+
+
+def _check(
+    reader: Reader, ranks: list[str], have_optimizer: dict[str, bool], wanted: tuple[int, int, int], inside: bool
+) -> None:
+    """tp x pp (x ep) folders must exist, and if one of them has an optimizer file, all must."""
+    made, folder = reader.made, reader.folder
+    tp, pp, ep = wanted
+    names = [
+        f"mp_rank_{t:02d}" + (f"_{p:03d}" if pp > 1 else "") + (f"_{e:03d}" if ep > 1 else "")
+        for t in range(min(tp, 1024)) for p in range(min(pp, 1024)) for e in range(min(ep, 1024))
+    ][:100_000]  # fmt: skip
+    lost = [n for n in names if n not in ranks]
+    for name in lost[:20]:
+        text = (
+            f"{name} is missing: tp {tp} x pp {pp} x ep {ep} = {len(names)} folders are needed, {len(ranks)} are there"
+        )
+        made.fault(
+            "complete.shard-missing", text, file=folder.full(name), measured=len(ranks), limit=len(names), unit="folder"
+        )
+    if any(have_optimizer.values()) or (have_optimizer and not inside):
+        for rank, there in have_optimizer.items():
+            if not there and any(have_optimizer.values()):
+                text = f"{rank} has no {_OPTIMIZER[0]}, other ranks have theirs"
+                made.fault("complete.shard-missing", text, file=folder.full(f"{rank}/{_OPTIMIZER[0]}"))
+    stale = sorted(set(ranks) - set(names)) if tp * pp * ep > 1 or len(ranks) > 1 else []
+    for name in stale[:20]:
+        made.fault(
+            "file.stale-rank",
+            f"{name} is beyond tp {tp} x pp {pp} x ep {ep}: left from another layout",
+            file=folder.full(name),
+        )
+    made.completion = Completion(proven=not lost, proof=f"{len(ranks)} of tp {tp} x pp {pp} x ep {ep} folders")
+    made.promises.update({"sampler": "recomputed", "scaler": "unsaved"})
+    made.promise_notes["sampler"] = "Megatron continues from consumed_train_samples"

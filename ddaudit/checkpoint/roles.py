@@ -1,0 +1,146 @@
+"""Which part of a training state a name belongs to, by the words that frameworks use for it."""
+
+from __future__ import annotations
+
+import re
+
+_WORDS = {
+    "optimizer": (
+        "optimizer", "optimizers", "optim", "optims", "opt", "optimizer_state", "optimizer_states", "optim_state",
+        "optimizer_state_dict", "optim_state_dict", "optimizers_state", "optimizer_weights", "base_optimizer_state",
+        "distrib_optim", "fp32_flat_groups", "chained_optimizer",
+    ),
+    "schedule": (
+        "scheduler", "schedulers", "lr_scheduler", "lr_schedulers", "lr_scheduler_states", "opt_param_scheduler",
+        "sched",
+        "lr_sched", "scheduler_state", "scheduler_state_dict", "lr_scheduler_state_dict", "learning_rate_scheduler",
+        "scheduler_states", "lr_schedule", "warmup_scheduler",
+    ),
+    "sampler": (
+        "sampler", "samplers", "dataloader", "dataloaders", "data_loader", "train_dataloader", "train_loader", "loader",
+        "dataset_state", "data_sampler", "dl_state", "dl_state_dict", "data_state", "combined_loader", "data_iterator",
+        "train_sampler", "batch_sampler", "dataloader_state", "sampler_state", "train_data", "loader_state",
+        "data_iter",
+        "sampler_state_dict", "dataloader_state_dict", "train_dataloader_state", "data_loader_state",
+    ),
+    "rng": (
+        "rng", "rng_state", "rng_states", "random_state", "random_states", "torch_manual_seed",
+        "torch_cuda_manual_seed",
+        "numpy_random_seed", "cuda_rng_state", "torch_rng_state", "python_rng_state", "numpy_rng_state",
+        "random_rng_state",
+        "np_rng_state", "rng_tracker_states", "rng_state_dict", "cpu_rng_state", "torch_rng", "numpy_rng", "python_rng",
+        "cuda_rng_states",
+    ),
+    "scaler": (
+        "scaler", "grad_scaler", "loss_scaler", "amp", "gradscaler", "scaler_state_dict", "scaler_state",
+        "MixedPrecision",
+        "amp_scaler", "scaler_states",
+    ),
+    "model": (
+        "model", "models", "module", "modules", "state_dict", "model_state_dict", "model_state", "net", "network",
+        "weights",
+        "model_weights", "params", "parameters", "ema", "model_ema", "generator", "discriminator", "encoder", "decoder",
+    ),
+}  # fmt: skip
+_OTHER = frozenset(
+    (
+        "callbacks",
+        "hyper_parameters",
+        "hparams",
+        "args",
+        "config",
+        "loops",
+        "metrics",
+        "history",
+        "metadata",
+        "train_state",
+        "trainer_state",
+        "ds_config",
+        "custom_checkpoint",
+        "timestamp",
+        "stats",
+        "best_metric",
+        "rerun_state_machine",
+    )
+)
+_AREA = {word: area for area, words in _WORDS.items() for word in words}
+_RANKED = re.compile(r"^(.*?)[_-]?(?:dp_|tp_|pp_)?rank[_-]?(\d+)$")
+_RNG_PARTS = ("rng", "cuda", "torch", "numpy", "python", "cpu", "random")
+_SEARCH = 4  # components looked at from the left
+
+#: Words of a wrapper around parameter names, in any position.
+WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+_MOMENTS = {
+    "exp_avg": "first", "exp_avg_sq": "second", "max_exp_avg_sq": "second", "momentum_buffer": "first", "m": "first",
+    "v": "second", "square_avg": "second", "sum": "second", "acc_delta": "second", "exp_inf": "second", "momentum":
+    "first",
+    "velocity": "second",
+}  # fmt: skip
+
+
+def area_of(name: str, is_tensor: bool = False) -> str | None:
+    """The area of a dotted name; unknown tensors are weights, unknown values belong to no area."""
+    parts = name.split(".")
+    for part in parts[:_SEARCH]:
+        if part in _OTHER or part.startswith("custom_checkpoint_"):
+            return "sampler" if "combined_loader" in parts else None
+        area = _AREA.get(part) or _AREA.get(part.split("/")[0])
+        if area is None and (ranked := _RANKED.match(part)):
+            area = _AREA.get(ranked[1])
+        if area is None and (part.startswith("rng_") or part.endswith("_rng_state")):
+            area = "rng"
+        if area is not None:
+            return "sampler" if area == "model" and "combined_loader" in parts else area
+    return "model" if is_tensor else None
+
+
+def strip_area(name: str, area: str) -> str:
+    """The name without leading words that only say the area (``model.``, ``module.``, ``state_dict.``)."""
+    parts = name.split(".")
+    while (
+        len(parts) > 1 and _AREA.get(parts[0]) == area and not (area == "model" and parts[0] in ("encoder", "decoder"))
+    ):
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+def canonical_weight(name: str) -> str:
+    """A parameter's name without area word and without wrapper prefixes."""
+    parts = [p for p in strip_area(name, "model").split(".") if p not in WRAPPERS]
+    return ".".join(parts) or name
+
+
+def has_wrapper(name: str) -> str | None:
+    """The wrapper word that a parameter's name carries, if any (the area word in front does not count)."""
+    rest = strip_area(name, "model") if not name.startswith("module.") else name
+    return next((p for p in rest.split(".") if p in WRAPPERS), None)
+
+
+def moment_of(name: str) -> tuple[str, str] | None:
+    """(parameter, kind) of an optimizer moment: kind is "first", "second" or "other"; None for what is no moment."""
+    parts = name.split(".")
+    if area_of(name) != "optimizer":
+        return None
+    for word in (parts[-1], *(p for p in parts[1:3])):
+        if word in _MOMENTS and word not in ("m", "v", "sum", "momentum", "velocity"):
+            rest = [p for p in parts if p != word and p not in ("optimizer", "optim", "state")]
+            return ".".join(rest), _MOMENTS[word]
+    if parts[-1] in _MOMENTS:
+        return ".".join(p for p in parts[:-1] if p not in ("optimizer", "optim", "state")), _MOMENTS[parts[-1]]
+    return None
+
+
+def is_second_moment(name: str) -> bool:
+    """True for averages of squares, which cannot be negative."""
+    found = moment_of(name)
+    return found is not None and found[1] == "second"
+
+
+def rng_rank(name: str) -> int | None:
+    """The rank that an RNG key belongs to (``rng_rank1``, ``rng.3.torch``), if its name says so."""
+    for part in name.split(".")[:3]:
+        match = re.match(r"^rng\w*?_?rank_?(\d+)$", part) or re.match(r"^rng_(\d+)$", part)
+        if match:
+            return int(match[1])
+    match = re.match(r"^(?:\w+\.)?rng\.(\d+)\.", name)
+    return int(match[1]) if match else None

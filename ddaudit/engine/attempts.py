@@ -1,0 +1,115 @@
+"""Running one step's probe: repeats, retries, and the launcher that serves the whole run."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddaudit.engine.gather import gather
+from ddaudit.engine.outcome import Judged, Outcome, State, evidence_kinds, judge_step
+from ddaudit.errors import LaunchProblem
+from ddaudit.evidence.launch import LaunchFacts
+from ddaudit.launch import LocalLauncher, Progress
+from ddaudit.redact import HIDDEN
+from ddaudit.registry import Registry
+from ddaudit.runbook.model import Plan, PlannedStep
+
+__all__ = ["Attempts"]
+
+
+class Attempts:
+    """Starts steps in one run folder. :meth:`interrupt` may come from a signal handler at any time."""
+
+    def __init__(self, run_dir: Path, plan: Plan, registry: Registry, facts: Mapping[str, Any]) -> None:
+        self._run_dir, self._plan, self._registry, self._facts = run_dir, plan, registry, facts
+        self._launcher: LocalLauncher | None = None
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Ends the step that is running; further ones end as soon as they start."""
+        self._interrupted = True
+        if self._launcher is not None:
+            self._launcher.interrupt()
+
+    def close(self) -> None:
+        """Ends the launcher and every rank."""
+        if self._launcher is not None:
+            self._launcher.close()
+        self._launcher = None
+
+    def run(self, step: PlannedStep, before: Sequence[Judged], on_progress: Callable[[Progress], None]) -> Outcome:
+        """All repeats of a step whose parameters are filled in; ``before`` are the steps that ended before it."""
+        if _hidden(step.params):
+            reason = "a secret that this step was told is not kept in plan.json: start a new run for it"
+            return Outcome(step, "failed", reason)
+        tries = [self._try(step, number, on_progress) for number in range(1, step.repeat + 1)]
+        if len(tries) == 1:
+            return tries[0]
+        # The one whose worst status is the median: one noisy repeat does not decide.
+        ranks = [self._badness(outcome, before) for outcome in tries]
+        chosen = tries[ranks.index(statistics.median_low(ranks))]
+        note = f"repeat {tries.index(chosen) + 1} of {len(tries)}, the median by outcome"
+        return Outcome(**{**vars(chosen), "reason": chosen.reason or note})
+
+    def _badness(self, outcome: Outcome, before: Sequence[Judged]) -> int:
+        return max((f.status.rank for f in judge_step(outcome, self._registry, before).findings), default=0)
+
+    def _try(self, step: PlannedStep, repeat: int, on_progress: Callable[[Progress], None]) -> Outcome:
+        """One repeat, with retries while ranks are lost. A retry's folder keeps the evidence of the failure apart."""
+        outcome = Outcome(step, "failed", "never started")
+        for attempt in range(step.retries + 1):
+            suffix = (f".repeat{repeat}" if repeat > 1 else "") + (f".retry{attempt}" if attempt else "")
+            outcome = self._launch(step, step.id + suffix, on_progress)
+            if outcome.state in ("done", "interrupted"):
+                break
+        return outcome
+
+    def _launch(self, step: PlannedStep, folder: str, on_progress: Callable[[Progress], None]) -> Outcome:
+        started, clock = time.time(), time.monotonic()
+        try:
+            self._set_aside(folder)
+            plan = self._run_dir / "plan.json"
+            facts = self._ready().run_step(step, plan, folder=folder, on_progress=on_progress, facts=self._facts)
+        except LaunchProblem as problem:
+            return Outcome(step, "failed", str(problem), started, round(time.monotonic() - clock, 3), folder)
+        seconds = round(time.monotonic() - clock, 3)
+        evidence, damage = gather(self._run_dir, folder, evidence_kinds(self._registry))
+        state, reason = _state(facts)
+        return Outcome(step, state, reason, started, seconds, folder, evidence=evidence, damage=damage)
+
+    def _set_aside(self, folder: str) -> None:
+        """Events of an earlier, broken try of this step keep their place under another name."""
+        old = self._run_dir / "events" / folder
+        if old.exists():
+            number = next(n for n in itertools.count(1) if not old.with_name(f"{folder}.broken{n}").exists())
+            old.rename(old.with_name(f"{folder}.broken{number}"))
+
+    def _ready(self) -> LocalLauncher:
+        """One launcher serves the run. It imports torch only where some step of the plan runs on ranks."""
+        if self._launcher is None:
+            probes = [self._registry.probe(s.probe) for s in self._plan.steps if s.probe]
+            on_ranks = any(probe.where == "ranks" for probe in probes)
+            self._launcher = LocalLauncher(self._run_dir, torch=on_ranks, device=self._plan.device)
+            if self._interrupted:
+                self._launcher.interrupt()
+        return self._launcher
+
+
+def _hidden(value: Any) -> bool:
+    if isinstance(value, str):
+        return HIDDEN in value
+    if isinstance(value, Mapping):
+        return any(_hidden(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(_hidden(item) for item in value)
+
+
+def _state(facts: LaunchFacts) -> tuple[State, str | None]:
+    if facts.interrupted:
+        return "interrupted", "the run was interrupted during this step"
+    if facts.timed_out:
+        return "timed-out", f"did not end within {facts.timeout_s:g} s"
+    return ("done", None) if facts.ok else ("failed", "a rank did not end well")

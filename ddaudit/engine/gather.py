@@ -1,0 +1,36 @@
+"""Evidence of a step, read from its event files. What is damaged costs its own kind only."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+from ddaudit.engine.summary import summarise
+from ddaudit.errors import Problem
+from ddaudit.evidence.base import Evidence
+from ddaudit.evidence.events import read_streams
+
+__all__ = ["gather"]
+
+
+def gather(run_dir: Path, folder: str, kinds: Iterable[type[Evidence]]) -> tuple[dict[str, Evidence], dict[str, str]]:
+    """Returns evidence by kind, and by kind the reason why what is there could not be read."""
+    found: dict[str, Evidence] = {}
+    damage: dict[str, str] = {}
+    streams = read_streams(run_dir / "events" / folder)
+    for kind in kinds:
+        try:
+            item = kind.assemble(streams)
+            if item is not None:
+                item.dump()
+                summarise({kind.kind: item})
+                found[kind.kind] = item
+        except Problem as problem:
+            damage[kind.kind] = str(problem)
+        except Exception as error:
+            # Event files may come from anywhere, and kinds from packs: whatever they do ends here.
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            first = str(error).partition("\n")[0]
+            damage[kind.kind] = f"{type(error).__name__}: {first} ({Path(last.filename).name}:{last.lineno})"
+    return found, damage

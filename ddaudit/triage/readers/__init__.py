@@ -1,0 +1,1 @@
+"""Readers of the real forms: logs, kernel logs, dumps, scheduler text. Each returns facts and judges nothing."""

@@ -1,0 +1,182 @@
+"""Finds and opens the files of a bundle: bounded walk, gz/xz/bz2/zst, sparse and endless files, odd names."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib
+import lzma
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from ddaudit.errors import EvidenceProblem
+
+__all__ = ["BundleFile", "blocks", "open_file", "walk"]
+
+#: More files than this in one bundle are counted, not read; a job of 4,096 ranks with ten files each still fits.
+MAX_FILES = 50_000
+#: Bytes of one decompressed file that are read: a text log above it is cut, and the answer says so.
+MAX_FILE_BYTES = 16 << 30
+#: A hole in a sparse file, or a run of zeros as long, holds no log lines: reading skips to the tail.
+MAX_ZERO_BYTES = 64 << 20
+BLOCK_BYTES = 1 << 20
+#: A line longer than this is cut into pieces: no log writer makes such lines, only binary data does.
+MAX_LINE_BYTES = 4 << 20
+SKIP_SUFFIXES = frozenset(
+    [
+        ".pt",
+        ".pth",
+        ".bin",
+        ".safetensors",
+        ".distcp",
+        ".h5",
+        ".npy",
+        ".npz",
+        ".parquet",
+        ".arrow",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".so",
+        ".whl",
+        ".zip",
+        ".tar",
+        ".tgz",
+        ".pdf",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """A file to read: its real path and the name shown for it (relative to the bundle, control characters escaped)."""
+
+    path: Path
+    name: str
+    bytes_on_disk: int
+
+
+def walk(roots: list[Path]) -> tuple[list[BundleFile], list[str]]:
+    """Lists regular files below ``roots``, depth first in name order, never following links out of a folder.
+
+    Raises:
+        EvidenceProblem: a root does not exist.
+    """
+    found: list[BundleFile] = []
+    notes: list[str] = []
+    for root in roots:
+        if not root.exists():
+            raise EvidenceProblem("no such file or folder", where=str(root), expected="logs of a job")
+        for path in _below(root):
+            if len(found) >= MAX_FILES:
+                notes.append(f"more than {MAX_FILES} files: the rest was not read")
+                return found, notes
+            if (entry := _entry(path, root)) is not None:
+                found.append(entry)
+    return found, notes
+
+
+def _below(root: Path) -> Iterator[Path]:
+    if not root.is_dir():
+        yield root
+        return
+    for folder, folders, names in os.walk(root, followlinks=False):
+        folders.sort()
+        for name in sorted(names):
+            yield Path(folder) / name
+
+
+def _entry(path: Path, root: Path) -> BundleFile | None:
+    try:
+        status = path.stat() if path == root else path.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0 or path.suffix.lower() in SKIP_SUFFIXES:
+        return None
+    name = os.path.relpath(path, root) if path != root else path.name
+    return BundleFile(path, printable(name), status.st_size)
+
+
+def printable(text: str) -> str:
+    """Escapes control and undecodable characters, so that a file name or log line cannot steer a terminal."""
+    return "".join(
+        c if c.isprintable() or c == "\t" else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
+
+
+def open_file(file: BundleFile) -> BinaryIO:
+    """Opens by content, not by suffix: the first bytes tell gzip, xz, bzip2 and zstd.
+
+    Raises:
+        EvidenceProblem: unreadable, or zstd without a module that reads it.
+    """
+    try:
+        raw = file.path.open("rb")
+        magic = raw.read(6)
+        raw.seek(0)
+    except OSError as error:
+        raise EvidenceProblem(error.strerror or str(error), where=file.name) from error
+    if magic[:2] == b"\x1f\x8b":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+    if magic == b"\xfd7zXZ\x00":
+        return cast(BinaryIO, lzma.LZMAFile(raw))
+    if magic[:3] == b"BZh":
+        return cast(BinaryIO, bz2.BZ2File(raw))
+    if magic[:4] == b"\x28\xb5\x2f\xfd":
+        return _open_zstd(raw, file.name)
+    return raw
+
+
+def _open_zstd(raw: BinaryIO, name: str) -> BinaryIO:
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError as error:
+        raw.close()
+        raise EvidenceProblem(
+            "zstd file not read", where=name, fix="pip install zstandard, or decompress it"
+        ) from error
+    return cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw))
+
+
+def blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yields whole lines in blocks of about one MiB. A truncated archive yields what could be read, then stops.
+
+    Long runs of zero bytes (a sparse file) are skipped.
+    """
+    rest = b""
+    read = zeros = 0
+    while read < MAX_FILE_BYTES:
+        try:
+            block = stream.read(BLOCK_BYTES)
+        except (OSError, EOFError, lzma.LZMAError, ValueError):
+            break
+        if not block:
+            break
+        read += len(block)
+        if not block.strip(b"\0"):
+            zeros += len(block)
+            if zeros >= MAX_ZERO_BYTES and not _skip_to_tail(stream):
+                break
+            continue
+        cut = block.rfind(b"\n") + 1
+        if not cut and len(rest) + len(block) < MAX_LINE_BYTES:
+            rest += block
+            continue
+        yield rest + (block[:cut] or block)
+        rest = block[cut:] if cut else b""
+    if rest:
+        yield rest
+
+
+def _skip_to_tail(stream: BinaryIO) -> bool:
+    """Jumps over a hole to the last blocks; False where the stream cannot seek (an archive of zeros is no log)."""
+    if not isinstance(stream, (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)) and stream.seekable():
+        here, end = stream.tell(), stream.seek(0, os.SEEK_END)
+        stream.seek(max(here, end - 8 * BLOCK_BYTES))
+        return True
+    return False

@@ -1,0 +1,81 @@
+"""The Python calls do what the commands do, tell problems as exceptions, and cost nothing until they are used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddaudit
+from ddaudit.errors import EvidenceProblem, RunbookProblem, UsageProblem
+from tests.engine.forks import desk
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> ddaudit.Run:
+    """A run of three steps, from Python."""
+    table = desk(tmp_path_factory.mktemp("api") / "desk")
+    table.go()
+    where = {"params": {"desk": table.path}, "out": table.path / "runs", "device": "cpu"}
+    return ddaudit.run(table.path / "three.md", **where)
+
+
+def test_a_run_returns_its_verdict_findings_and_folder(done: ddaudit.Run) -> None:
+    assert (done.verdict, done.exit_code) == ("PASS", 0)
+    assert {f.step for f in done.findings} == {"a", "b", "c"} and done.record.complete
+    assert (done.folder / "report.html").is_file() and (done.folder / "record.json").is_file()
+
+
+def test_a_run_folder_is_read_back_the_same(done: ddaudit.Run) -> None:
+    assert ddaudit.load_run(done.folder).record == done.record
+    assert ddaudit.load_run(done.folder, rejudge=True).findings == done.findings
+
+
+def test_a_finished_run_is_resumed_to_the_same_record(done: ddaudit.Run) -> None:
+    assert ddaudit.resume(done.folder).record == done.record
+
+
+@pytest.mark.parametrize(
+    ("format", "word"), [("text", "PASS"), ("json", '"schema"'), ("html", "<html"), ("md", "PASS")]
+)
+def test_a_run_renders_in_every_format(done: ddaudit.Run, format: str, word: str) -> None:
+    assert word in done.render(format)
+
+
+def test_a_call_that_does_not_fit_starts_nothing(tmp_path: Path) -> None:
+    table = desk(tmp_path / "desk")
+    page, out = table.path / "three.md", tmp_path / "runs"
+    with pytest.raises(UsageProblem, match="needs parameter 'desk'"):
+        ddaudit.run(page, out=out)
+    with pytest.raises(UsageProblem, match="there is no manual step 'x'"):
+        ddaudit.run(page, params={"desk": "d"}, out=out, answers={"x": "pass"}, device="cpu")
+    page.write_text("no fence")
+    with pytest.raises(RunbookProblem):
+        ddaudit.run(page, out=out)
+    with pytest.raises(EvidenceProblem):
+        ddaudit.load_run(tmp_path)
+    assert not out.exists() and table.ran() == []
+
+
+def test_the_folder_is_free_again_after_a_run(done: ddaudit.Run) -> None:
+    from ddaudit.engine.folder import in_use
+
+    assert not in_use(done.folder)
+
+
+def test_importing_ddaudit_imports_nothing_else() -> None:
+    code = "import sys, ddaudit; print([m for m in sys.modules if m.startswith(('ddaudit.', 'pydantic', 'torch'))])"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+    assert {"run", "resume", "load_run"} <= set(dir(ddaudit))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ddaudit.nothing  # noqa: B018 - the look-up is the test
+
+
+def test_the_page_names_every_call() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert [name for name in ddaudit.__all__ if name != "__version__" and f"ddaudit.{name}" not in page] == []
