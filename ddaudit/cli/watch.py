@@ -58,6 +58,7 @@ def command(words: tuple[str, ...], **options: Any) -> int:
 
     Give the command after --, for example: ddaudit watch -- torchrun --nproc-per-node 2 train.py
     """
+    from ddaudit.engine.journal import Settings
     from ddaudit.engine.watched import Watched, watch_command
 
     asked = Watched(
@@ -69,7 +70,7 @@ def command(words: tuple[str, ...], **options: Any) -> int:
         hang_s=options["hang_timeout"],
         expected=parse_expected(options["expect"]),
         continues=_run_folder(options["continues"]),
-        options={k: options[k] for k in ("fail_on", "strict", "warn_as_fail")},
+        settings=Settings.model_validate({k: options[k] for k in ("fail_on", "strict", "warn_as_fail")}),
         to_stderr=options["as_json"],
     )
     record, run_dir = watch_command(asked, load_packs(options["pack"], options["packs"]))

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ddaudit.engine.facts import collect
-from ddaudit.engine.journal import Judged, build_record, write_evidence
-from ddaudit.engine.outcome import Outcome, evidence_kinds, step_findings
-from ddaudit.engine.session import make_folder
+from ddaudit.engine.folder import RunFolder
+from ddaudit.engine.gather import gather
+from ddaudit.engine.journal import Settings, read_journal
+from ddaudit.engine.outcome import Judged, Outcome, evidence_kinds, judge_step
+from ddaudit.engine.rebuild import build_record, write_evidence
 from ddaudit.errors import RunbookProblem
-from ddaudit.evidence.events import EventWriter, read_stream, read_streams
-from ddaudit.evidence.store import load_events
-from ddaudit.findings import Status, Verdict
-from ddaudit.jsonio import dumps
+from ddaudit.evidence.events import EventWriter, read_streams
+from ddaudit.findings import Verdict
 from ddaudit.packs import Packs
-from ddaudit.record import Record, save_record, write_atomically
-from ddaudit.redact import redact_argv
+from ddaudit.record import Record
+from ddaudit.redact import learn, redact_argv, secrets_of
 from ddaudit.runbook import load_runbook, make_plan
-from ddaudit.runbook.model import Plan
+from ddaudit.runbook.model import Plan, PlannedStep
 from ddaudit.watch.join import join
 from ddaudit.watch.launch import Ended, environment, run_command
 
@@ -46,39 +47,50 @@ class Watched:
     hang_s: float = 150.0
     expected: Mapping[str, int] = field(default_factory=dict)
     continues: Path | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
     to_stderr: bool = False
     device: str = "cpu"
 
 
 def watch_command(asked: Watched, packs: Packs) -> tuple[Record, Path]:
-    """Runs and judges; the record's ``extra`` holds ``script`` and ``trace``, and its exit code minds the script's."""
+    """Runs and judges; the record's ``extra`` holds ``script`` and ``trace``, and its exit code minds the script's.
+
+    Raises:
+        Problem: the runbook does not fit, the folder cannot be written, or the program cannot be started.
+    """
+    learn(secrets_of(os.environ, asked.argv, {}))
+    plan, step = _plan(asked, packs)
+    run_dir = (asked.out / asked.run_id).absolute()
+    facts = collect(asked.device, "the command decides", ["ddaudit", "watch", "--", *asked.argv])
+    with closing(RunFolder(run_dir).open(new=True)) as folder:
+        folder.write_plan(plan)
+        head = {"command": "watch", "created": time.time(), "facts": facts | {"runbook": plan.runbook}}
+        folder.emit("run", **head, options=asked.settings.model_dump(mode="json"))
+        for failure in packs.failures:
+            folder.emit("pack-failure", failure=vars(failure))
+        ended, outcome = _run(asked, run_dir, step, packs)
+        judged = judge_step(outcome, packs.registry, [])
+        told = {name: getattr(outcome, name) for name in ("state", "reason", "started", "seconds", "folder")}
+        folder.emit("step", id=step.id, **told, params=dict(step.params))
+        digest = write_evidence(run_dir, [judged])
+        folder.emit("end", seconds=round(ended.seconds, 3), signal=None)
+        record = _concluded(run_dir, plan, judged, digest, ended)
+        folder.save(record)
+    return record, run_dir
+
+
+def _plan(asked: Watched, packs: Packs) -> tuple[Plan, PlannedStep]:
     page = load_runbook(packs.runbook(asked.runbook))
     plan = make_plan(page, packs, {}, run_id=asked.run_id, device=asked.device, seed=0)
     steps = [s for s in plan.steps if s.probe == "watch"]
     if len(steps) != 1:
-        raise RunbookProblem(f"runbook {asked.runbook!r} has {len(steps)} steps with the probe `watch`", expected="one")
+        what = f"runbook {asked.runbook!r} has {len(steps)} steps with the probe `watch`"
+        raise RunbookProblem(what, expected="one")
     step = steps[0].model_copy(update={"params": {"argv": redact_argv(asked.argv)}})
-    plan = plan.model_copy(update={"steps": (step,)})
-    run_dir = (asked.out / asked.run_id).absolute()
-    make_folder(run_dir)
-    write_atomically(run_dir / "plan.json", dumps(plan.model_dump(mode="json", by_alias=True), indent=1) + "\n")
-    with EventWriter(run_dir / "events" / "run.jsonl") as journal:
-        facts = collect(asked.device, "the command decides", ["ddaudit", "watch", "--", *asked.argv])
-        head = {"command": "watch", "created": time.time(), "facts": facts | {"runbook": plan.runbook}}
-        journal.emit("run", **head, options=dict(asked.options))
-        ended, outcome = _run(asked, run_dir, step, packs)
-        judged = Judged(outcome, tuple(step_findings(outcome, packs.registry, [])))
-        shown = {k: getattr(outcome, k) for k in ("state", "reason", "started", "seconds", "folder")}
-        journal.emit("step", id=step.id, **shown)
-        digest = write_evidence(run_dir, [judged])
-        journal.emit("end", seconds=round(ended.seconds, 3), signal=None)
-    record = _concluded(run_dir, plan, judged, digest, asked, ended)
-    save_record(record, run_dir)
-    return record, run_dir
+    return plan.model_copy(update={"steps": (step,)}), step
 
 
-def _run(asked: Watched, run_dir: Path, step: Any, packs: Packs) -> tuple[Ended, Outcome]:
+def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tuple[Ended, Outcome]:
     folder = run_dir / "events" / step.id
     folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
@@ -99,25 +111,22 @@ def _run(asked: Watched, run_dir: Path, step: Any, packs: Packs) -> tuple[Ended,
         }
         writer.emit("script", script=script)
     reported = any(stream.first("rank") for stream in streams)
-    evidence = load_events(run_dir, step.id, evidence_kinds(packs.registry))
-    kept = {"started": started, "seconds": round(ended.seconds, 3), "folder": step.id, "evidence": evidence}
-    return ended, Outcome(step, "done" if reported else "failed", None if reported else NO_RANK, **kept)
+    evidence, damage = gather(run_dir, step.id, evidence_kinds(packs.registry))
+    kept: dict[str, Any] = {"started": started, "seconds": round(ended.seconds, 3), "folder": step.id}
+    state, reason = ("done", None) if reported else ("failed", NO_RANK)
+    return ended, Outcome(step, state, reason, **kept, evidence=evidence, damage=damage)  # type: ignore[arg-type]
 
 
-def _concluded(run_dir: Path, plan: Plan, judged: Judged, digest: str, asked: Watched, ended: Ended) -> Record:
+def _concluded(run_dir: Path, plan: Plan, judged: Judged, digest: str, ended: Ended) -> Record:
     """The record with the script's end in it: a failed gate is 1, else the script's own exit code, else ours."""
-    record = build_record(read_stream(run_dir / "events" / "run.jsonl"), plan, [judged], digest)
-    script = {"argv": redact_argv(asked.argv), "exit_code": ended.exit_code, "signal": ended.signal}
+    record = build_record(read_journal(run_dir), plan, [judged], digest)
+    argv = list(judged.outcome.step.params["argv"])
+    script = {"argv": argv, "exit_code": ended.exit_code, "signal": ended.signal}
     extra = {"script": script, "trace": str(run_dir / "events" / judged.outcome.step.id)}
-    code = record.exit_code
-    none_reported = judged.outcome.state == "failed"
-    verdict = record.verdict
-    if none_reported:
+    code, verdict = record.exit_code, record.verdict
+    if judged.outcome.state == "failed":
         code, verdict = 3, Verdict.INCONCLUSIVE
     if code != 1 and ended.exit_code:
         code = ended.exit_code
         verdict = Verdict.INCONCLUSIVE if verdict in (Verdict.PASS, Verdict.WARN) else verdict
-    findings = [f for f in record.findings if f.status is not Status.PASS or f.text]
-    return record.model_copy(
-        update={"extra": extra, "exit_code": int(code), "verdict": verdict, "findings": tuple(findings)}
-    )
+    return record.model_copy(update={"extra": extra, "exit_code": int(code), "verdict": verdict})

@@ -20,6 +20,7 @@ __all__ = ["Batch", "Loader", "Loaders"]
 
 PENDING = 256
 MAX_SAMPLES = 4096
+MAX_BYTES = 32 << 20
 
 
 @dataclass(eq=False)
@@ -33,6 +34,8 @@ class Batch:
     size: int
     wait_s: float
     spans: list[tuple[int, int, weakref.ref[Tensor]]] = field(default_factory=list)
+    contents: frozenset[int] = frozenset()
+    """Hashes of the batch's tensors, to recognise copies of them."""
     state: str = "fetched"
 
     def holds(self, tensor: Tensor) -> bool:
@@ -97,6 +100,8 @@ class Loaders:
         self.known: dict[int, Loader] = {}
         self.pending: deque[Batch] = deque(maxlen=PENDING)
         self.wait_s = 0.0
+        self.in_order = False
+        """Whether batches are fetched ahead, so that the oldest unused one is the next."""
         self._kept: list[Any] = []  # ids stay unique while their objects live
         self._indices: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
         self._raw: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
@@ -199,16 +204,32 @@ class Loaders:
         prints = self._raw.pop(iterator, None) or fingerprint.rows(found)
         size = len(indices) or len(prints) or next((int(t.shape[0]) for t in found if t.dim()), 1)
         spans = [span for t in found if (span := _span(t)) is not None]
-        self.pending.append(
-            Batch(known.number, epoch, prints[:MAX_SAMPLES], indices[:MAX_SAMPLES], size, seconds, spans)
-        )
+        kept = prints[:MAX_SAMPLES], indices[:MAX_SAMPLES]
+        self.pending.append(Batch(known.number, epoch, *kept, size, seconds, spans, contents(found)))
 
     def find(self, inputs: Sequence[Tensor]) -> Batch | None:
-        """The newest batch whose memory one of the tensors lies in."""
+        """The newest batch whose memory one of the tensors lies in, or of which one is a copy."""
         for batch in reversed(self.pending):
             if any(batch.holds(t) for t in inputs):
                 return batch
-        return None
+        if not self.pending:
+            return None
+        copies = contents([t for t in inputs if t.device.type == "cpu"])
+        waiting = [b for b in self.pending if b.state in ("fetched", "train")]
+        # Masks of equal length are alike in many batches: the batch with most in common counts, the oldest of equals.
+        found = max(waiting, key=lambda b: (len(b.contents & copies), b.state == "fetched"), default=None)
+        found = found if found is not None and found.contents & copies else None
+        self.in_order = self.in_order or (found is not None and found is not self.pending[-1])
+        return found
+
+
+def contents(found: Sequence[Tensor]) -> frozenset[int]:
+    """Hashes of tensors that are large enough to tell batches apart, and small enough to be read."""
+    return frozenset(
+        fingerprint.tensors([t])
+        for t in found[:8]
+        if t.layout is torch.strided and t.numel() > 3 and t.numel() * t.element_size() <= MAX_BYTES
+    )
 
 
 def _span(tensor: Tensor) -> tuple[int, int, weakref.ref[Tensor]] | None:

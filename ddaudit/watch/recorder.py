@@ -204,11 +204,12 @@ class Recorder:
         them. The newest one counts, so that skipped and evaluated batches do not."""
         if any(b.state == "train" for b in self.loaders.pending) or not self.loaders.pending:
             return []
-        newest = self.loaders.pending[-1]
-        if newest.state != "fetched":
+        unused = [b for b in self.loaders.pending if b.state == "fetched"]
+        if not unused or (self.loaders.pending[-1] is not unused[-1]):
             return []
-        newest.state = "guessed"
-        return [newest]
+        chosen = unused[0] if self.loaders.in_order else unused[-1]
+        chosen.state = "guessed"
+        return [chosen]
 
     def after_backward(self, back: Back, seconds: float) -> None:
         """Adds the pass to the windows whose gradients it reached."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddaudit.evidence.events import EventWriter
+from ddaudit.redact import redact_text
 from ddaudit.watch.checkpoints import optimizer_steps
 from ddaudit.watch.claims import Claims
 from ddaudit.watch.loaders import Batch
@@ -150,7 +151,7 @@ class Reporter:
         frames = traceback.extract_tb(trace)
         self.notes["exception"] = {
             "type": kind.__name__,
-            "text": str(error)[:400],
+            "text": redact_text(str(error))[:400],
             "frames": [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[-6:]],
         }
 
