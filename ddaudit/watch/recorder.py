@@ -254,7 +254,8 @@ class Recorder:
     def tick(self, optimizer: Any) -> None:
         """A learning-rate scheduler stepped."""
         for window in self.windows.values():
-            if window.optimizer is optimizer or optimizer is None:
+            mine = window.optimizer.param_groups  # frameworks wrap optimizers; the groups stay the same object
+            if optimizer is None or getattr(optimizer, "param_groups", None) is mine:
                 window.ticks += 1
 
     def resident_bytes(self) -> float:
