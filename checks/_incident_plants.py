@@ -99,7 +99,8 @@ PLANTS: dict[str, tuple[str, str, Build]] = {
         _bundle(
             "startup",
             {
-                "a.log": "[rank0]: RuntimeError: The server socket has failed to bind (errno: 98 - Address already in use).\n"
+                "a.log": "[rank0]: RuntimeError: The server socket has failed to bind "
+                "(errno: 98 - Address already in use).\n"
             },
             WELL,
         ),

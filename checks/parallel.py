@@ -26,7 +26,7 @@ from ddaudit.api import (
     skip,
 )
 
-from ._arrays import curve, recorded
+from ._arrays import curve, place, recorded
 from ._matrix import matrix
 
 NOISE = {"fp64": "1.5e-15", "fp32": "7.3e-7"}
@@ -79,6 +79,7 @@ def equals_single(trace: TrainingTrace, reference: TrainingTrace, limits: Parall
         return
     yield from _tensors(trace, reference, "grad", limits.for_dtype("grad_rel_l2", dtype))
     yield from _tensors(trace, reference, "param", limits.for_dtype("param_rel_l2", dtype))
+    yield _norms(trace, reference, limits.for_dtype("grad_rel_l2", dtype))
     yield _losses(trace, reference, limits.for_dtype("loss_abs", dtype))
 
 
@@ -152,6 +153,28 @@ def _explain(trace: TrainingTrace, bad: list[Deviation], rows: list[Deviation]) 
         if value > 1 and min(abs(factor - value), abs(factor - 1 / value)) < 1e-3:
             return id, f"; all by the factor {factor:.4g}, which is {what}"
     return "grad.scale-off", f"; all by the factor {factor:.4g}"
+
+
+def _norms(trace: TrainingTrace, reference: TrainingTrace, limit: Limit) -> Finding:
+    """The global gradient norm of every rank, by which it would clip; over shards it is a computation of its own."""
+    mine, other = recorded(trace, "grad_norm"), recorded(reference, "grad_norm")
+    if mine is None or other is None:
+        return skip("not measured: the gradient norms were not recorded")
+    shared = min(mine.shape[1], other.shape[1])
+    with np.errstate(all="ignore"):
+        distance = np.abs(mine[:, :shared] - other[0, :shared]) / np.abs(other[0, :shared])
+    row, column = np.unravel_index(int(np.nanargmax(distance)), distance.shape)
+    value = float(distance[row, column])
+    kept = {"measured": value, "unit": "relative", "limit": limit.fail_above, "limit_source": limit.source}
+    where = place(trace, int(row), int(column))
+    if limit.judge(value).value == "PASS":
+        return ok(
+            f"the gradient norm of {shared} steps equals one device on every rank within {value:.2g}",
+            where=where,
+            **kept,
+        )
+    text = f"the gradient norm differs from one device by {value:.3g} of its size at step {trace.steps[int(column)]}"
+    return fail("parallel.norms-differ", text, where=where, **kept)
 
 
 def _losses(trace: TrainingTrace, reference: TrainingTrace, limit: Limit) -> Finding:

@@ -1,7 +1,7 @@
 """ddaudit: runbook-driven diagnostics and checkpoint audits for distributed PyTorch training.
 
-``ddaudit.run``, ``ddaudit.resume`` and ``ddaudit.load_run`` run, go on and read back as the command line does; they are
-imported on first use. Packs import from :mod:`ddaudit.api`.
+``ddaudit.run``, ``resume``, ``load_run``, ``audit`` and ``triage`` do what the command line does; they are imported on
+first use. Packs import from :mod:`ddaudit.api`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddaudit.calls import Run, load_run, resume, run
+    from ddaudit import triage
+    from ddaudit.calls import Run, audit, load_run, resume, run
     from ddaudit.errors import Problem
 
 __version__ = "0.1.0"
 
-__all__ = ["Problem", "Run", "__version__", "load_run", "resume", "run"]
+__all__ = ["Problem", "Run", "__version__", "audit", "load_run", "resume", "run", "triage"]
 
-_HOMES = dict.fromkeys(("Run", "load_run", "resume", "run"), "ddaudit.calls") | {"Problem": "ddaudit.errors"}
+_HOMES = dict.fromkeys(("Run", "audit", "load_run", "resume", "run"), "ddaudit.calls") | {"Problem": "ddaudit.errors"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "triage":
+        return importlib.import_module("ddaudit.triage")
     if name not in _HOMES:
         raise AttributeError(f"module 'ddaudit' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from ddaudit.cli.checkpoint_audit import AuditResult
     from ddaudit.engine import Watcher
     from ddaudit.findings import Finding, Verdict
     from ddaudit.packs import Packs
     from ddaudit.record import Record
 
-__all__ = ["Run", "load_run", "resume", "run"]
+__all__ = ["Run", "audit", "load_run", "resume", "run"]
 
 PathLike = str | os.PathLike[str]
 
@@ -126,6 +127,21 @@ def load_run(run_dir: PathLike, *, rejudge: bool = False, packs: Sequence[PathLi
     return Run(restore(folder, _packs(packs), rejudge=rejudge)[0], folder)
 
 
+def audit(
+    path: PathLike, *, level: Literal["names", "headers", "full"] = "full", job: PathLike | None = None
+) -> AuditResult:
+    """Audits a checkpoint (a file, a folder, a root of many steps, or an fsspec URL) without executing a byte of it.
+
+    The result's ``word`` is OK, DEGRADED, NOT-RESUMABLE, WRONG, BROKEN, UNKNOWN or SECURITY.
+
+    Raises:
+        CheckpointProblem: the path cannot be opened at all.
+    """
+    from ddaudit.cli.checkpoint_audit import audit_path
+
+    return audit_path(str(path), level=level, job=None if job is None else str(job))
+
+
 def _packs(folders: Sequence[PathLike]) -> Packs:
     from ddaudit.packs import load
 
@@ -134,9 +150,11 @@ def _packs(folders: Sequence[PathLike]) -> Packs:
 
 def _walk(session: Any, settings: Mapping[str, Any], answers: Mapping[str, str], watcher: Watcher | None) -> Run:
     from ddaudit.engine import Options, Settings
+    from ddaudit.engine.folder import writing
     from ddaudit.report import write_reports
 
     with session.walking(Options(Settings(**settings), answers), watcher) as walk:
         record = walk.execute("run")
-        write_reports(record, session.run_dir, ("html", "md"), session.packs.template_folders)
+        with writing(session.run_dir):
+            write_reports(record, session.run_dir, ("html", "md"), session.packs.template_folders)
     return Run(record, session.run_dir)

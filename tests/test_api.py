@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -79,3 +80,21 @@ def test_importing_ddaudit_imports_nothing_else() -> None:
 def test_the_page_names_every_call() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
     assert [name for name in ddaudit.__all__ if name != "__version__" and f"ddaudit.{name}" not in page] == []
+
+
+def test_a_checkpoint_is_audited_from_python(tmp_path: Path) -> None:
+    from ddaudit.checkpoint.sample import write_sample
+
+    result = ddaudit.audit(write_sample(tmp_path / "sample", "none"))
+    assert (result.word, int(result.exit)) == ("OK", 0)
+    assert {"sampler", "optimizer", "step"} <= set(result.areas)
+
+
+def test_logs_are_judged_from_python_whether_or_not_the_room_was_imported_before(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    answer = ddaudit.triage(tmp_path)
+    assert answer.to_json()["cause"]
+    importlib.import_module("ddaudit.triage.answer")  # the package must stay a package
+    assert ddaudit.triage(tmp_path).to_json() == answer.to_json()

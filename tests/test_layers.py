@@ -14,7 +14,8 @@ FLOORS = {
     "training": 2, "probes": 2, "checkpoint": 2, "watch": 2, "triage": 2, "forecast": 2,
     "launch": 3, "worker": 3,
     "engine": 4, "report": 4,
-    "cli": 5, "calls": 5,
+    "cli": 5,
+    "calls": 6,
 }  # fmt: skip
 
 #: On the second floor, probes drive the rooms that know their subject; nothing else there knows a neighbour.

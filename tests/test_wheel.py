@@ -66,3 +66,11 @@ def test_the_wheel_is_typed_and_has_an_entry_point(installed: Path):
     assert (installed / "ddaudit/py.typed").exists()
     (entry,) = installed.glob("ddaudit-*.dist-info/entry_points.txt")
     assert "ddaudit = ddaudit.cli.main:run" in entry.read_text()
+
+
+def test_the_wheel_carries_every_data_file_of_the_package(installed: Path):
+    mine = {
+        p.relative_to(ROOT) for p in (ROOT / "ddaudit").rglob("*") if p.suffix in (".toml", ".json", ".c", ".typed")
+    }
+    assert mine
+    assert [str(p) for p in sorted(mine) if not (installed / p).is_file()] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,9 +85,8 @@ def _live(
             if keep.exists():
                 raise UsageProblem("folder exists", where=str(keep), fix="choose another name")
             keep.mkdir(parents=True)
-        for note in collect(folder, pids, job, ask):
-            click.echo(f"note: {printable(note)}", err=True)
-        return _read([folder, *paths], job, None, extra)
+        notes = collect(folder, pids, job, ask)
+        return replace(_read([folder, *paths], job, None, extra), gaps=tuple(notes))
 
 
 def _tell(answer: Answer, source: str, seconds: float, report: str, as_json: bool, extra: list[Path]) -> int:

@@ -167,7 +167,7 @@ def step_record(outcome: Outcome) -> StepRecord:
     """The step's part of the record: facts without arrays, and the small numbers tables show."""
     facts: dict[str, dict[str, Any]] = {}
     for kind, item in outcome.evidence.items():
-        facts[kind] = redact_value(item.dump()[0])
+        facts[kind] = redact_value(item.brief())
     return StepRecord(
         id=outcome.step.id,
         title=outcome.step.title,

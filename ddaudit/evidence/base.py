@@ -43,6 +43,10 @@ class Evidence:
         """Returns JSON-ready facts and named arrays; ``restore(*dump())`` equals the object."""
         raise NotImplementedError
 
+    def brief(self) -> dict[str, Any]:
+        """The facts that a run's record carries; less than :meth:`dump` where a kind has labels by the thousand."""
+        return self.dump()[0]
+
     @classmethod
     def restore(cls, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         """Inverse of :meth:`dump`."""

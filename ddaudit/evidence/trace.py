@@ -229,6 +229,10 @@ class TrainingTrace(ArrayEvidence):
             TensorCapture(**label, values=self.arrays[f"tensor/{index}"].values) for index, label in enumerate(labels)
         )
 
+    def brief(self) -> dict[str, Any]:
+        """Facts without the labels of captured tensors, which only ``evidence.h5`` needs."""
+        return {name: value for name, value in self.facts.items() if name != "tensors"}
+
     @classmethod
     def assemble(cls, streams: Sequence[Stream]) -> Self | None:
         mine = _one_a_rank(streams)

@@ -31,6 +31,7 @@ class Answer:
     incident: Incident
     verdict: Verdict
     catalogue: Catalogue
+    gaps: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Candidate:
@@ -64,7 +65,7 @@ class Answer:
 
     def missing(self) -> list[str]:
         """What evidence would decide it, or strengthen it."""
-        wanted = list(self.chosen.missing)
+        wanted = [*self.chosen.missing, *self.gaps]
         if not self.healthy and not self.undetermined and self.chosen.confidence != "high":
             wanted += (
                 [f"kernel log of {self.chosen.host}"]
@@ -104,7 +105,9 @@ class Answer:
         moment = self.chosen.time_s if self.chosen.time_s is not None else self.incident.failure_s
         if moment is None or self.healthy or moment < 86400:
             return None
-        return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S") + " (job clock)"
+        when = datetime.fromtimestamp(moment, UTC)
+        # 2000 is the calendar's word for a year that no line names.
+        return when.strftime("%m-%d %H:%M:%S" if when.year == 2000 else "%Y-%m-%d %H:%M:%S") + " (job clock)"
 
     def clocks(self) -> list[str]:
         """How the clocks of the sources relate."""

@@ -28,7 +28,7 @@ def render_post(answer: Answer, source: str, folders: Sequence[Path] = ()) -> st
     first = facts["evidence"][0] if facts["evidence"] else None
     rows = answer.lines(source, 0.0)
     named = {row.split(" ", 1)[0]: row.split(" ", 1)[1].strip() for row in rows[1:]}
-    return environment.get_template(TEMPLATE).render(
+    text = environment.get_template(TEMPLATE).render(
         head=rows[0].split("  read in")[0],
         incident=facts,
         first=first,
@@ -37,6 +37,7 @@ def render_post(answer: Answer, source: str, folders: Sequence[Path] = ()) -> st
         commands=facts["commands"][:MAX_COMMANDS],
         source=source,
     )
+    return text.strip("\n") + "\n"
 
 
 def _plain(text: object) -> str:

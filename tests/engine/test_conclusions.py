@@ -109,7 +109,11 @@ def test_a_question_to_a_person_holds_the_measured_number(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("answer", "message"),
-    [("b=maybe", "expected pass, warn or fail"), ("c=pass", "no manual step 'c'; fix: one of: b"), ("b", "expected name=value")],
+    [
+        ("b=maybe", "expected pass, warn or fail"),
+        ("c=pass", "no manual step 'c'; fix: one of: b"),
+        ("b", "expected name=value"),
+    ],
 )
 def test_an_answer_that_fits_nothing_is_refused(
     tmp_path: Path, answer: str, message: str, capsys: pytest.CaptureFixture[str]

@@ -35,7 +35,8 @@ def test_a_pack_adds_causes_and_signatures(tmp_path):
     (tmp_path / "triage").mkdir()
     (tmp_path / "triage" / "ours.toml").write_text(
         '[[cause]]\nid = "site.license"\ntitle = "No licence"\ndo_now = "Call procurement."\n'
-        '[[signature]]\nid = "site-license"\ncause = "site.license"\nrole = "root"\nlayer = "app"\nfind = ["LICENSE EXPIRED"]\n'
+        '[[signature]]\nid = "site-license"\ncause = "site.license"\nrole = "root"\nlayer = "app"\n'
+        'find = ["LICENSE EXPIRED"]\n'
         'regex = "LICENSE EXPIRED"\nsample = "LICENSE EXPIRED"\nmeans = "The licence ran out."\n'
     )
     wider = load_catalogue([tmp_path])

@@ -9,6 +9,7 @@ import lzma
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -109,7 +110,8 @@ def printable(text: str) -> str:
     )
 
 
-def open_file(file: BundleFile) -> BinaryIO:
+@contextmanager
+def open_file(file: BundleFile) -> Iterator[BinaryIO]:
     """Opens by content, not by suffix: the first bytes tell gzip, xz, bzip2 and zstd.
 
     Raises:
@@ -117,26 +119,27 @@ def open_file(file: BundleFile) -> BinaryIO:
     """
     try:
         raw = file.path.open("rb")
-        magic = raw.read(6)
-        raw.seek(0)
     except OSError as error:
         raise EvidenceProblem(error.strerror or str(error), where=file.name) from error
+    with raw:
+        magic = raw.read(6)
+        raw.seek(0)
+        with _decompressed(raw, magic, file.name) as stream:
+            yield stream
+
+
+def _decompressed(raw: BinaryIO, magic: bytes, name: str) -> BinaryIO:
     if magic[:2] == b"\x1f\x8b":
         return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
     if magic == b"\xfd7zXZ\x00":
         return cast(BinaryIO, lzma.LZMAFile(raw))
     if magic[:3] == b"BZh":
         return cast(BinaryIO, bz2.BZ2File(raw))
-    if magic[:4] == b"\x28\xb5\x2f\xfd":
-        return _open_zstd(raw, file.name)
-    return raw
-
-
-def _open_zstd(raw: BinaryIO, name: str) -> BinaryIO:
+    if magic[:4] != b"\x28\xb5\x2f\xfd":
+        return raw
     try:
         zstandard = importlib.import_module("zstandard")
     except ImportError as error:
-        raw.close()
         raise EvidenceProblem(
             "zstd file not read", where=name, fix="pip install zstandard, or decompress it"
         ) from error

@@ -16,6 +16,9 @@ from ddaudit.triage.readers.stamps import Calendar
 
 __all__ = ["Line", "LineReader", "strip_ansi"]
 
+#: What of a line is read: no expression meets megabytes, whatever a log holds.
+MAX_LINE_BYTES = 16384
+
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 #: Label forms by the kind of character they start with: trying only those makes reading twice as fast.
@@ -44,7 +47,7 @@ _FORMS = {
         r"(?P<host>[A-Za-z][\w.-]*) (?P<who>kernel|systemd(?:-\w+)?|kubelet|slurmd|dockerd)(?:\[\d+\])?: ",
         r"(?P<who>kernel): ",
         r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<dev>\d+)\] ",
-        r"(?P<pdsh>[A-Za-z]+[A-Za-z-]*\d[\w-]*(?:\.[\w-]+)*): ",
+        r"(?P<pdsh>[A-Za-z][A-Za-z-]{0,40}\d[\w-]{0,60}(?:\.[\w-]+){0,6}): ",
     ),
 }
 _PREFIXES = {kind: tuple(re.compile(form) for form in forms) for kind, forms in _FORMS.items()}
@@ -109,7 +112,7 @@ class LineReader:
 
     def read(self, number: int, raw: bytes) -> Line:
         """Decodes (UTF-8, replacing what is broken), strips colours and peels the labels off."""
-        text = strip_ansi(_unwrap(raw).decode("utf-8", "replace")).rstrip("\r\n")
+        text = strip_ansi(_unwrap(raw[:MAX_LINE_BYTES]).decode("utf-8", "replace")).rstrip("\r\n")
         line = Line(number, text, kernel=self.kernel)
         at = 0
         for _ in range(8):

@@ -14,7 +14,8 @@ _PYSPY_PROCESS = re.compile(r"^(?:Process|PID:?) (?P<pid>\d+)(?:: (?P<cmd>.*))?$
 _PYSPY_THREAD = re.compile(r'^Thread (?P<tid>\d+|0x[0-9a-fA-F]+) ?(?:\((?P<state>[\w+ ]+)\))?(?:: ?"(?P<name>[^"]*)")?')
 _PYSPY_FRAME = re.compile(r"^\s+(?P<func>[^\s(][^(]*?) \((?P<where>[^()]+?)\)\s*$")
 _FAULT_THREAD = re.compile(
-    r"^(?P<current>Current t|T)hread (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+    r"^(?:(?P<current>Current t|T)hread (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])?|(?P<whole>Stack))"
+    r" \(most recent call first\):"
 )
 _FAULT_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<func>\S+)')
 _GDB_THREAD = re.compile(
@@ -31,7 +32,7 @@ def looks_like_stacks(text: str) -> bool:
     return bool(
         re.search(
             r"(?m)^(?:Process \d+: |Thread \d+ \((?:idle|active)|(?:Current t|T)hread 0x[0-9a-f]+.*call first"
-            r"|Thread \d+ \(.*LWP )",
+            r"|Stack \(most recent call first\)|Thread \d+ \(.*LWP )",
             text,
         )
     )
@@ -85,7 +86,7 @@ def _stack(
 ) -> Stack:
     rank, host, pid, _ = who
     g = head.groupdict()
-    thread = g.get("name") or ("MainThread" if g.get("current") == "Current t" or first else "")
+    thread = g.get("name") or ("MainThread" if g.get("current") == "Current t" or g.get("whole") or first else "")
     names = tuple(f for f, _ in frames)
     worker = any("_worker_loop" in f or "data/_utils/worker.py" in f for f in names)
     main = thread in ("MainThread", "pt_main_thread", "python", "python3") or (

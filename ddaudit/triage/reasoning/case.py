@@ -153,7 +153,9 @@ class Case:
         """Something waited its limit, or stacks were taken."""
         waits = ("gloo-timeout", "pg-monitored", "pg-desync", "pg-stuck", "nccl-ras-counts", "store-wait")
         dumped = any(c.state in ("started", "scheduled") for c in self.incident.collectives)
-        return bool(self.timeouts or self.of(*waits) or self.incident.stacks or dumped)
+        pids = {r.pid for r in self.incident.ranks.values() if r.pid is not None}
+        stuck = any(p.pid in pids and p.state[:1] in "TtD" for p in self.incident.processes)
+        return bool(self.timeouts or self.of(*waits) or self.incident.stacks or dumped or stuck)
 
     @cached_property
     def trained(self) -> bool:

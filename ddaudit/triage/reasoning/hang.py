@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ddaudit.evidence.incident import Collective, Event, Spot
 from ddaudit.triage.reasoning.case import Candidate, Case, Confidence, Tier, cite
-from ddaudit.triage.reasoning.stacks import Doing, doing, in_collective, main_stack
+from ddaudit.triage.reasoning.stacks import Doing, collective_name, doing, in_collective, main_stack
 from ddaudit.triage.reasoning.storage import came_back
 from ddaudit.triage.reasoning.waiting import Absent, absent, odd_ones
 
@@ -39,7 +39,12 @@ def judge(case: Case) -> Iterator[Candidate]:
     if odd is not None:
         yield _mismatch(case, *odd)
         return
-    missing = absent(case) or _by_stacks(case)
+    missing = absent(case) or _by_stacks(case) or _by_states(case)
+    if missing is None or not missing.seq:
+        named = _other_collective(case)
+        if named is not None:
+            yield named
+            return
     if missing is not None:
         yield from _missing(case, missing)
 
@@ -249,6 +254,30 @@ def _by_stacks(case: Case) -> Absent | None:
     if len(odd) == 1 and len(mains) > 2:
         return Absent((odd[0],), True, None, mains[odd[0]].spots[:2])
     return None
+
+
+def _by_states(case: Case) -> Absent | None:
+    """No stacks: the ranks whose process is stopped or asleep in the kernel, while the others only wait."""
+    rows = {p.pid: p for p in case.incident.processes}
+    own = {r.rank: rows[r.pid] for r in case.incident.ranks.values() if r.pid in rows}
+    odd = tuple(sorted(r for r, p in own.items() if p.state[:1] in "TtD"))
+    if odd and 2 * len(odd) < len(own):
+        return Absent(odd, True, None, tuple(own[r].spot for r in odd))
+    return None
+
+
+def _other_collective(case: Case) -> Candidate | None:
+    """Stacks that show a minority of ranks in another collective than the rest."""
+    mains = {r: s for r in case.incident.ranks if (s := main_stack(case, r)) is not None}
+    names: dict[int, object] = {r: name for r, s in mains.items() if (name := collective_name(s)) is not None}
+    odd = case.minority(names)
+    if len(odd) != 1:
+        return None
+    rank = odd[0]
+    others = next(n for r, n in names.items() if r != rank)
+    why = f"rank {rank} is in {names[rank]}, the others are in {others}"
+    spots = cite(mains[rank].spots[:4], *(mains[r].spots[:1] for r in names if r != rank))
+    return Candidate("collective.mismatch-op", Tier.HANG, why, spots, rank, case.host_of(rank))
 
 
 def _missing(case: Case, missing: Absent) -> Iterator[Candidate]:

@@ -9,6 +9,9 @@ from ddaudit.triage.reasoning.case import Candidate, Case, Tier, cite
 
 __all__ = ["judge"]
 
+#: Ranks of the largest job whose members are counted one by one.
+MAX_WORLD = 200_000
+
 
 def judge(case: Case) -> Iterator[Candidate]:
     """Candidates ``host.oom-killed``, ``app.segfault`` and kernel-side limits."""
@@ -37,7 +40,7 @@ def _oom(case: Case) -> Iterator[Candidate]:
     ranks = [e.rank for e in mine if e.rank is not None and e.kernel] or [
         r.rank for r in killed_workers if r.rank is not None
     ]
-    ranks = ranks or _killed(case, mine) or [e.rank for e in mine if e.rank is not None]
+    ranks = ranks or _killed(case, mine) or _gone(case, mine) or [e.rank for e in mine if e.rank is not None]
     rank = ranks[0] if len(set(ranks)) == 1 else None
     hosts = [e.fields.get("peer") or e.host for e in mine if e.fields.get("peer") or e.host]
     host = case.host_of(rank) or (hosts[0] if hosts else None)
@@ -75,6 +78,13 @@ def _killed(case: Case, mine: list[Event]) -> list[int]:
         and r.pid not in forced
         and (not hosts or r.host is None or r.host in hosts)
     ]
+
+
+def _gone(case: Case, mine: list[Event]) -> list[int]:
+    """The one rank that is not among the running ones, when the control group counted a kill."""
+    world = case.incident.world_size
+    gone = sorted(set(range(world)) - set(case.incident.ranks)) if world and world <= MAX_WORLD else []
+    return gone if len(gone) == 1 and any(e.signature == "cgroup-oom" for e in mine) else []
 
 
 def _admissible(case: Case, event: Event) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddaudit.evidence.incident import Process, Spot, Stack
 from ddaudit.triage.reasoning.case import Case
 
-__all__ = ["Doing", "doing", "in_collective", "main_stack"]
+__all__ = ["Doing", "collective_name", "doing", "in_collective", "main_stack"]
 
 _COLLECTIVE = re.compile(
     r"(?i)distributed/distributed_c10d|c10d_logger|_functional_collectives|ProcessGroup|ncclKernel|ncclAllReduce|gloo::|_engine_run_backward"
@@ -60,6 +60,15 @@ def main_stack(case: Case, rank: int) -> Stack | None:
     return mine[-1] if mine else None
 
 
+def collective_name(stack: Stack) -> str | None:
+    """The collective that a main thread is in (``all_reduce``), when its stack shows one by name."""
+    for frame in stack.frames[:6]:
+        name, _, place = frame.partition(" (")
+        if "distributed_c10d" in place and name not in ("wrapper", "wait", "_wait"):
+            return name
+    return None
+
+
 def in_collective(stack: Stack) -> bool:
     """True when the main thread waits in (or for) a collective or the device, as a healthy waiting rank does."""
     top = stack.frames[:6]
@@ -72,7 +81,7 @@ def doing(case: Case, rank: int) -> Doing | None:
     """What a rank that did not come does, from stacks and the process list."""
     stack = main_stack(case, rank)
     stuck = _stopped(case, rank)
-    if stack is None:
+    if stack is None or (stuck is not None and "stopped" in stuck.words):
         return stuck
     depth, cause, words = _classify(stack)
     spots = stack.spots[depth : depth + 2] or stack.spots[:2]

@@ -1,5 +1,6 @@
 """Broken and slow GPUs."""
 
+# ruff: noqa: E501 - log lines stand here as programs print them
 from __future__ import annotations
 
 from tests.triage.made.label import Label, scenario

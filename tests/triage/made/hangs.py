@@ -1,5 +1,6 @@
 """Ranks that wait for one that does not come, or that come with something else."""
 
+# ruff: noqa: E501 - log lines stand here as programs print them
 from __future__ import annotations
 
 import pickle

@@ -1,5 +1,6 @@
 """Errors of programs, hosts, data, storage and checkpoints."""
 
+# ruff: noqa: E501 - log lines stand here as programs print them
 from __future__ import annotations
 
 from tests.triage.made.label import Label, scenario

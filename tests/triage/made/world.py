@@ -1,5 +1,6 @@
 """A made-up job: ranks on hosts, and the writers of the lines that such a job leaves behind."""
 
+# ruff: noqa: E501 - log lines stand here as programs print them
 from __future__ import annotations
 
 import json
