@@ -91,6 +91,11 @@ def main():
     if FAULT == "unfreeze":
         model[0].requires_grad_(False)
     manual = O.get("wrap") == "manual"
+    if O.get("sharded"):
+        manual = True
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
     net = model if manual else DDP(model, broadcast_buffers=not O.get("norm") or FAULT != "buffers")
     if FAULT == "unfreeze":
         model[0].requires_grad_(True)
@@ -193,11 +198,13 @@ def main():
             with torch.no_grad():
                 for x, y in DataLoader(held, 8):
                     net(x)
+    if O.get("sharded") and (rank == 0 or FAULT != "shards"):
+        torch.save({{"model": model.state_dict(), "optimizer": opt.state_dict()}}, f"{{path}}.{{rank}}")
     print("done", flush=True)
 
 
 def reduce(model, manual, world, rank):
-    if not manual:
+    if not manual or O.get("sharded"):
         return
     if FAULT == "clip-local":
         nn.utils.clip_grad_norm_(model.parameters(), 0.05)

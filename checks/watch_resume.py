@@ -116,3 +116,32 @@ def _state(facts: ResumeFacts) -> Iterator[Finding]:
     if facts.rng_equal is False and "rng" in facts.areas:
         yield _finding("resume.rng-changed", "random states after resume are not those that were saved", facts,
                        "Load every rank's own random state last, right before training goes on.")  # fmt: skip
+
+
+@check(
+    "script.checkpoint",
+    question="checkpoint",
+    asks="Is what the script saves whole: the parts of all ranks?",
+    plant=planted("rank 0 saves its own shards only", "ckpt.optimizer-shards-missing", "shards", sharded=True),
+)
+def checkpoint(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Shards saved by fewer ranks than hold them are lost; a distributed checkpoint is written by all ranks."""
+    saves = [(r.rank, c) for r in script.ranks for c in r.checkpoints if c["action"] == "save"]
+    if not saves:
+        yield skip("not measured: the script saved no checkpoint")
+        return
+    parts = ("model-shards", "optimizer-shards")
+    savers = {area: {rank for rank, c in saves if area in c.get("areas", ())} for area in parts}
+    ranks = {r.rank for r in script.ranks}
+    lost = [area for area in parts if savers[area] and savers[area] != ranks]
+    kept = {"measured": len(lost), "unit": "areas in part", "limit": 0, "limit_source": "a checkpoint holds all shards"}
+    if not lost:
+        yield ok(f"{len(saves)} saved file(s), none with the shards of some ranks only", **kept)
+        return
+    which = ", ".join(map(str, sorted(savers[lost[-1]])))
+    yield fail(
+        "ckpt.optimizer-shards-missing",
+        f"rank(s) {which} of {len(ranks)} saved their own shards only ({', '.join(lost)})",
+        where=Where(file=saves[-1][1]["path"], rank=saves[-1][0]),
+        remedy=Remedy(text="Save with torch.distributed.checkpoint, or gather full state first."), **kept,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Mapping
@@ -22,17 +23,25 @@ MAX_KEYS = 64
 
 def file_digest(path: Path) -> str | None:
     """Hash of a checkpoint file (or, for a folder, of its metadata file); None where it cannot be read."""
-    target = path / ".metadata" if path.is_dir() else path
+    if path.is_dir():
+        parts = [p for p in (path / ".metadata", *sorted(path.glob("*.distcp"))[:1]) if p.is_file()]
+        found = [d for p in parts if (d := file_digest(p)) is not None]
+        return "+".join(found) or None
+    target = path
     try:
         size = target.stat().st_size
         with target.open("rb") as file:
             if size <= WHOLE_BYTES:
-                return f"{hash_bytes(file.read()):x}-{size}"
+                return _digest_of(file.read())
             head = file.read(PART_BYTES)
             file.seek(-PART_BYTES, os.SEEK_END)
             return f"{hash_bytes(head, file.read()):x}-{size}"
     except OSError:
         return None
+
+
+def _digest_of(data: bytes) -> str:
+    return f"{hash_bytes(data):x}-{len(data)}"
 
 
 def contents(item: Any) -> dict[str, Any]:
@@ -48,6 +57,8 @@ def _walk(item: Any, name: str, areas: set[str], numbers: dict[str, int], depth:
     word = name.rpartition(".")[2].lower()
     if "rng" in word or "random" in word:
         areas.add("rng")
+    if isinstance(item, Tensor) and any(p.is_shard() for p in getattr(item, "placements", ())):
+        areas.add("optimizer-shards" if "optim" in name.lower() or ".state." in f".{name}." else "model-shards")
     if isinstance(item, Tensor) and item.dim() > 0 and item.dtype.is_floating_point and "optim" not in name.lower():
         areas.add("model")
     if isinstance(item, int) and not isinstance(item, bool) and len(numbers) < MAX_KEYS and abs(item) < 1 << 53:
@@ -59,6 +70,9 @@ def _walk(item: Any, name: str, areas: set[str], numbers: dict[str, int], depth:
         areas.add(kind)
     if kind in ("optimizer", "scheduler", "scaler"):
         numbers.update({f"{name}.{k}": v for k, v in item.items() if k in ("last_epoch", "_step_count")})
+        states = list(item["state"].values())[:1] if isinstance(item.get("state"), Mapping) else []
+        for value in (v for s in states if isinstance(s, Mapping) for v in s.values()):
+            _walk(value, f"{name}.optim.state", areas, {}, 9)
         return
     for key in list(item)[:512]:
         _walk(item[key], f"{name}.{key}" if name else str(key), areas, numbers, depth + 1)
@@ -78,21 +92,31 @@ def _kind(item: Mapping[Any, Any], word: str) -> str | None:
 
 def noted(action: str, target: Any, item: Any, recorder: Any, seconds: float) -> dict[str, Any] | None:
     """The record of one save or load; None for buffers, which are no checkpoints."""
-    if not isinstance(target, str | os.PathLike):
+    inside = contents(item)
+    digest: str | None
+    if isinstance(target, str | os.PathLike):
+        path = Path(target).absolute()
+        digest = file_digest(path)
+    elif (name := getattr(target, "name", None)) and isinstance(name, str):
+        path = Path(name).absolute()
+        digest = file_digest(path)
+    elif isinstance(target, io.BytesIO) and "model" in inside["areas"] and len(inside["keys"]) > 1:
+        # Frameworks that write to object stores save to memory first.
+        path, digest = Path("memory"), _digest_of(target.getvalue())
+    else:
         return None
-    path = Path(target).absolute()
     primary = recorder.primary
     done = sorted({s for w in recorder.windows.values() if (s := optimizer_steps(w.optimizer)) is not None})
     return {
         "action": action,
         "path": str(path),
         "real": os.path.realpath(path),
-        "digest": file_digest(path),
+        "digest": digest,
         "t": time.time(),
         "update": 0 if primary is None else primary.updates,
         "optimizer_steps": done,
         "seconds": seconds,
-        **contents(item),
+        **inside,
     }
 
 

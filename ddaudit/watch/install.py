@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from ddaudit.evidence.events import EventWriter
-from ddaudit.watch import checkpoints
-from ddaudit.watch.patching import wrap
+from ddaudit.watch.patching import after_import, wrap
 from ddaudit.watch.recorder import Recorder
 from ddaudit.watch.report import Reporter
+from ddaudit.watch.saving import watch_saving
 from ddaudit.watch.workers import watch_workers
 
 __all__ = ["install"]
@@ -42,8 +42,19 @@ def install(folder: Path | None = None, writer: EventWriter | None = None, every
     _installed[:] = [recorder]
     recorder.models.install()
     recorder.loaders.install(torch.utils.data.dataloader)
+    after_import("torchdata.stateful_dataloader.stateful_dataloader", recorder.loaders.install_stateful)
     watch_workers(recorder, target)
-    for hook in (_optimizers, _schedulers, _backward, _clipping, _scaler, _collectives, _saving, _talking, _ending):
+    for hook in (
+        _optimizers,
+        _schedulers,
+        _backward,
+        _clipping,
+        _scaler,
+        _collectives,
+        watch_saving,
+        _talking,
+        _ending,
+    ):
         hook(recorder)
     return recorder
 
@@ -204,36 +215,6 @@ def _collectives(recorder: Recorder) -> None:
     for name in COLLECTIVES:
         wrap(module, name, counting(name))
         setattr(torch.distributed, name, getattr(module, name))
-
-
-def _saving(recorder: Recorder) -> None:
-    def note(action: str, target: Any, item: Any, seconds: float) -> None:
-        found = checkpoints.noted(action, target, item, recorder, seconds)
-        if found is not None and len(recorder.reporter.saves) < 200:
-            recorder.reporter.saves.append(found | {"rank": recorder.distributed[0]})
-            recorder.spent["checkpoint_s"] += seconds
-
-    def save(original: Callable[..., Any]) -> Callable[..., Any]:
-        def saving(item: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            result = original(item, f, *args, **kwargs)
-            recorder.guard.call("save", note, "save", f, item, time.perf_counter() - began)
-            return result
-
-        return saving
-
-    def load(original: Callable[..., Any]) -> Callable[..., Any]:
-        def loading(f: Any, *args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            result = original(f, *args, **kwargs)
-            recorder.guard.call("load", note, "load", f, result, time.perf_counter() - began)
-            return result
-
-        return loading
-
-    wrap(torch, "save", save)
-    wrap(torch, "load", load)
-    torch.serialization.save, torch.serialization.load = torch.save, torch.load
 
 
 def _talking(recorder: Recorder) -> None:

@@ -118,6 +118,15 @@ class Loaders:
             wrap(kind, "__init__", self._init)
         wrap(many, "_reset", self._reset)
 
+    def install_stateful(self, module: Any) -> None:
+        """torchdata's StatefulDataLoader has iterators of its own, under other names."""
+        base, single = module._StatefulBaseDataLoaderIter, module._StatefulSingleProcessDataLoaderIter
+        many = module._StatefulMultiProcessingDataLoaderIter
+        wrap(base, "__next__", self._next)
+        wrap(base, "_next_index", self._next_index)
+        for kind in (single, many):
+            wrap(kind, "__init__", self._init)
+
     def _init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             began = time.perf_counter()
