@@ -205,4 +205,6 @@ def step_count(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
 def _stored_off(saved: Mapping[str, Any], usual: float) -> bool:
     """True where a checkpoint's top-level step is neither the number of updates nor one beside it."""
     steps = [v for k, v in saved["numbers"].items() if k in ("global_step", "step", "trainer.global_step")]
+    if "model" not in saved.get("areas", ()):
+        return False  # parts of a checkpoint may count something else
     return bool(steps) and saved["update"] > 2 and abs(steps[0] - saved["update"]) > 1

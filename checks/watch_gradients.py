@@ -142,6 +142,10 @@ def _fault(trace: TrainingTrace, found: Weights, usual: float, scale: float) -> 
     if by_ranks and any(near(w * scale * f, 1.0) for w in both for f in (ranks, 1 / ranks)):
         how = "summed over" if scale > 1 else "averaged more than once over"
         return "grad.scaled-by-world-size", f"gradients are {how} the {ranks} ranks", "Average exactly once."
+    known = (1.0, usual, 1 / usual, float(ranks), 1 / ranks)
+    if any(near(w, 1.0) for w in both) and not any(near(scale, f, 0.05) for f in known):
+        text = f"something multiplies every gradient by {scale:.4g} before the update"
+        return "grad.scale-off", text, "Look for a scaler that is never undone, or gradients scaled by hand."
     if usual < 2:
         return None
     if any(near(w * scale, usual) for w in both) and not found.divided:

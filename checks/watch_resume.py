@@ -77,7 +77,9 @@ def _data(facts: ResumeFacts) -> Iterator[Finding]:
     again, after = facts.samples_repeated or 0, facts.samples_after or 0
     if facts.mid_epoch and facts.equal_positions:
         text = "after resume all ranks read the same samples, before they did not"
-        yield _finding("resume.loader-state-of-rank0", text, facts, "Save and load every rank's own loader state.",
+        advice = "Save and load every rank's own loader state."
+        yield _finding("ckpt.sampler-shards-missing", "one rank's position in the data serves all ranks", facts, advice)
+        yield _finding("resume.loader-state-of-rank0", text, facts, advice,
                        measured=again, unit="samples")  # fmt: skip
         return
     if facts.mid_epoch and again > 0.02 * max(after, 1):
@@ -89,6 +91,12 @@ def _data(facts: ResumeFacts) -> Iterator[Finding]:
         )
         advice = "Save the position in the epoch and skip to it."
         yield _finding(id, text, facts, advice, measured=again, unit="samples", limit=0)
+        if facts.position_stored:
+            text = "the checkpoint holds a position in the data, and the resumed run does not start there"
+            yield _finding("ckpt.sampler-position-ignored", text, facts, advice, measured=again, unit="samples")
+        else:
+            text = "the checkpoint was saved within an epoch and holds no position in the data"
+            yield _finding("ckpt.sampler-missing", text, facts, advice, measured=again, unit="samples")
     elif facts.mid_epoch is False and facts.order_changed:
         text = "after resume the epoch has the order of the very first one"
         yield _finding("resume.data-order-changed", text, facts, "Give the epoch number to the sampler on resume.")
@@ -108,7 +116,7 @@ def _lr_off(facts: ResumeFacts) -> bool:
 def _state(facts: ResumeFacts) -> Iterator[Finding]:
     if _lr_off(facts):
         expected = facts.lr_before if facts.lr_expected is None else facts.lr_expected
-        first = (facts.lr_after or 0.0) < (facts.lr_before or 0.0) and "scheduler" not in facts.areas
+        first = facts.lr_first is not None and abs((facts.lr_after or 0.0) - facts.lr_first) <= 1e-6 * facts.lr_first
         id = "resume.lr-reset" if first else "resume.lr-jump"
         text = f"the learning rate is {_number(facts.lr_after)} after resume; {_number(expected)} would continue"
         yield _finding(id, text, facts, "Load the scheduler's state, or set it to the stored step.",

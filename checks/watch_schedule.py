@@ -31,7 +31,7 @@ def schedule(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
         yield skip("not measured: needs a learning rate over at least 4 updates")
         return
     values = np.nanmean(rates, axis=0)
-    idle = _idle_tail(values)
+    idle = len(values) if np.nanmax(np.abs(values)) == 0 else _idle_tail(values)
     pace, usual = _pace(trace), accumulation(trace)
     kept = {"measured": pace, "unit": "ticks/update", "limit": 1, "limit_source": "schedules are written in updates"}
     if pace is not None and pace > 1 and not _fits(values, idle):

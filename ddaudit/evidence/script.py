@@ -37,6 +37,10 @@ class ResumeFacts(BaseModel):
     mid_epoch: bool | None = None
     equal_positions: bool | None = None
     """Whether all ranks went on with the same samples, where before they read different ones."""
+    position_stored: bool = False
+    """Whether the checkpoint holds a position in the data: a sampler's or loader's state, or a count of batches."""
+    lr_first: float | None = None
+    """Learning rate of the very first update of the earlier run."""
     lr_before: float | None = None
     lr_expected: float | None = None
     lr_after: float | None = None

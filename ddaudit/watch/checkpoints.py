@@ -63,6 +63,9 @@ def _walk(item: Any, name: str, areas: set[str], numbers: dict[str, int], depth:
         areas.add("model")
     if isinstance(item, int) and not isinstance(item, bool) and len(numbers) < MAX_KEYS and abs(item) < 1 << 53:
         numbers[name] = item
+    if isinstance(item, list | tuple) and depth < 4:
+        for part in item[:16]:
+            _walk(part, name, areas, numbers if isinstance(part, Mapping) else {}, depth + 1)
     if not isinstance(item, Mapping) or depth > 3:
         return
     kind = _kind(item, word)

@@ -98,6 +98,8 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         areas=tuple(areas),
         earlier_areas=_areas_used(other),
         **_data(mine, other, last),
+        position_stored="sampler" in areas or any(_counts_data(key) for key in numbers),
+        lr_first=other.value("lr", 0, 0),
         lr_before=other.value("lr", 0, last),
         lr_expected=other.value("lr", 0, columns[at]) if at in columns else None,
         lr_after=mine.value("lr", 0, 0),
@@ -108,6 +110,11 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         overlap_updates=min(overlap, len(mine.trace.steps)),
         first_difference=_first_difference(mine, other, columns, at),
     )
+
+
+def _counts_data(key: str) -> bool:
+    word = key.rpartition(".")[2].lower()
+    return any(w in word for w in ("batch", "sample", "position", "cursor", "offset", "consumed", "index"))
 
 
 def _equal(recorded: np.ndarray[Any, Any], start: Sequence[int]) -> bool:
@@ -180,7 +187,7 @@ def _data(mine: _Run, other: _Run, last: int) -> dict[str, Any]:
         return {}
     consumed = {r: [c for c in range(last + 1) if epoch in other.epochs(r, c)] for r in rows}
     micro = other.value("micro_batches", rows[0], last) or 1.0
-    read = len(consumed[rows[0]]) * micro
+    read = sum(other.value("micro_batches", rows[0], c) or micro for c in consumed[rows[0]])
     if read >= batches:
         return {"mid_epoch": False, **_restart(mine, other, rows)}
     left = max(1, round((batches - read) / micro))

@@ -62,6 +62,8 @@ class Micro:
         """Largest and total weight of the terms as means, without the scaler's factor; None where not all is known."""
         found = []
         for term in self.terms:
+            if term.kind == "opaque" and term.weight is None:
+                continue  # reached through a wrapper's other outputs: no number of the loss comes from there
             if term.weight is None or term.kind == "opaque" or (term.kind == "sum" and not term.count):
                 return None
             found.append(abs(term.weight / scale) * (term.count if term.kind == "sum" and term.count else 1.0))

@@ -77,6 +77,8 @@ class Recorder:
     def before_step(self, optimizer: Any, closure: bool) -> None:
         """Before the update: gradients are final unless a closure is yet to compute them."""
         window = self.window(optimizer)
+        if _only_initialises(window, closure):
+            return
         if self.primary is None:
             known = list(self.windows.values())
             self.primary = max(known, key=lambda w: (w.parameters.numel, -w.number))
@@ -94,6 +96,8 @@ class Recorder:
     def after_step(self, optimizer: Any, closure: bool) -> None:
         """After the update: writes the event of the primary optimizer, counts the others'."""
         window = self.window(optimizer)
+        if _only_initialises(window, closure):
+            return
         if closure:
             self._read_stepped(window)
         if window is self.primary:
@@ -274,6 +278,13 @@ class Recorder:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _only_initialises(window: Window, closure: bool) -> bool:
+    """True for the step at learning rate 0 without any backward pass by which ``get_state_dict`` makes an optimizer
+    create its state: no update of the training."""
+    rates = [float(g.get("lr", 1.0)) for g in window.optimizer.param_groups]
+    return not closure and not window.backs and not any(rates)
 
 
 class _Mark:
