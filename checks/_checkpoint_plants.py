@@ -28,3 +28,10 @@ lost_sampler = _sample("the sampler was not saved", "no-sampler", "sampler.missi
 lost_schedule = _sample("the schedule was not saved", "no-schedule", "schedule.missing")
 lost_scaler = _sample("an fp16 run without its loss scale", "no-scaler", "scaler.missing")
 lost_rank_rng = _sample("the random state of rank 1 is missing", "no-rng-key", "rng.incomplete")
+other_values = Plant(
+    name="a copy with one value changed",
+    expect="checkpoint.differs",
+    probe="checkpoint-diff",
+    params={"sample": "none"},
+    planted={"sample": "old-optimizer"},
+)

@@ -59,7 +59,10 @@ def _bound_to_layout(facts: CheckpointFacts) -> Finding | None:
     saved, wanted = (world.tp or 1, world.pp or 1), (target.tp or 1, target.pp or 1)
     if saved == wanted:
         return None
-    text = f"optimizer state is dp_reshardable: saved with tp {saved[0]} x pp {saved[1]}, not loadable with {wanted[0]} x {wanted[1]}"
+    text = (
+        f"optimizer state is dp_reshardable: saved with tp {saved[0]} "
+        f"x pp {saved[1]}, not loadable with {wanted[0]} x {wanted[1]}"
+    )
     return finding(
         "optimizer.target", text, measured=str(wanted), limit=str(saved), limit_source="distrib_optim_sharding_type"
     )

@@ -93,7 +93,7 @@ def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tu
         done=options.done,
     )
     result = run.run()
-    for name in run.changed():
+    for name in run.close():
         made.fault("file.changed", f"{name} was modified while it was read: a job may still be writing", file=name)
     values.check_scans(made, result.scans)
     values.check_master(made, folder)
@@ -185,7 +185,8 @@ _KEPT = (
     "bf16",
     "verl_missing",
     "sample_in_epoch",
-    "accelerate_ranks", "epoch",
+    "accelerate_ranks",
+    "epoch",
     "optimizer_sharding",
 )
 

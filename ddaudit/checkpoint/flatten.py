@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from ddaudit.inert.torch_objects import Generator
 
 MAX_NODES = 2_000_000
 MAX_DEPTH = 64
+MAX_VISITS = 10_000  # of one shared container: doubling objects would take for ever
 MAX_NAME = 1024
 MAX_NESTED = 4
 BEYOND = "larger or deeper than the limits of the walk"
@@ -26,6 +28,7 @@ def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     up to ``MAX_NODES`` in all, and a cycle ends at ``MAX_DEPTH``."""
     todo: list[tuple[str, Any, int]] = [(prefix, value, 0)]
     seen = 0
+    visits: Counter[int] = Counter()
     while todo:
         name, node, depth = todo.pop()
         seen += 1
@@ -38,6 +41,10 @@ def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         if children is None:
             yield name, node
         else:
+            visits[id(node)] += 1
+            if visits[id(node)] > MAX_VISITS:
+                yield name, Opaque(BEYOND)
+                return
             todo += [(f"{name}.{key}" if name else str(key), child, depth + 1) for key, child in reversed(children)]
 
 

@@ -62,6 +62,7 @@ class FullPass:
         self.result = PassResult()
         self.lock = threading.Lock()
         self.workers = _Workers()
+        self.opened: list[Source] = []
         self.checked: set[tuple[str, int]] = set()
         self.total = 0
 
@@ -144,6 +145,7 @@ class FullPass:
                 sources.pop(next(iter(sources))).close()
             shared = self.folder.source(name) if not isinstance(self.folder, Folder) else None
             sources[name] = shared or self.folder._open(name)
+            self.opened.append(sources[name])
         return sources[name]
 
     def _tensor(self, tensor: Tensor) -> None:
@@ -246,10 +248,12 @@ class FullPass:
                 text = f"{name}: sha256 is not the one in integrity.json"
                 self.made.fault("integrity.crc", text, file=name, measured=digest.hexdigest()[:16], limit=wanted[:16])
 
-    def changed(self) -> list[str]:
-        """Files that were modified while they were read."""
-        held = self.workers.sources.values()
-        return [s.name for s in held if isinstance(s, FileSource) and s.changed()]
+    def close(self) -> list[str]:
+        """Gives the workers' files back; returns those that were modified while they were read."""
+        changed = {s.name for s in self.opened if isinstance(s, FileSource) and s.changed()}
+        for source in self.opened:
+            source.close()
+        return sorted(changed)
 
 
 def _place(tensor: Tensor) -> tuple[str, int]:

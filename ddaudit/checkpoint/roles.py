@@ -112,8 +112,9 @@ def canonical_weight(name: str) -> str:
 
 def has_wrapper(name: str) -> str | None:
     """The wrapper word that a parameter's name carries, if any (the area word in front does not count)."""
-    rest = strip_area(name, "model") if not name.startswith("module.") else name
-    return next((p for p in rest.split(".") if p in WRAPPERS), None)
+    parts = name.split(".")
+    rest = parts[1:] if _AREA.get(parts[0]) == "model" else parts
+    return next((p for p in rest if p in WRAPPERS), None)
 
 
 def moment_of(name: str) -> tuple[str, str] | None:

@@ -76,7 +76,9 @@ def _read_zip_file(source: Source, meanings: Mapping[str, Meaning], limits: Pick
     _place_members(tail, pickles[0].removesuffix("data.pkl"), made, source)
     member = tail.members[pickles[0]]
     if member.offset < 0 or member.method != 0 or member.size > MAX_PICKLE_BYTES:
-        raise Malformed(f"{pickles[0]} cannot be read as a stored member")
+        made.pickle.error = Malformed(f"{pickles[0]} is no stored member of a believable size")
+        made.problems.append(("pickle", pickles[0], str(made.pickle.error)))
+        return made
     _interpret(source.read(member.offset, member.size), made, meanings, limits)
     if made.pickle.error is None and made.pickle.end != member.size:
         made.problems.append(

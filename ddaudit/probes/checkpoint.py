@@ -33,14 +33,19 @@ class CheckpointParams(BaseModel):
 
 
 class DiffParams(BaseModel):
-    """Two checkpoints, or one (``path``) and a manifest (``manifest``)."""
+    """Two checkpoints, or one (``path``) and a manifest (``manifest``).
+
+    Without ``other`` and ``manifest`` there is nothing to compare with, and nothing is recorded. ``sample`` compares a
+    healthy sample of our own with the named one, for self-tests.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: str
+    path: str = ""
     other: str = ""
     manifest: str = ""
     jobs: int = Field(1, ge=1, le=256)
+    sample: str = ""
 
 
 @probe("checkpoint", produces=[CheckpointFacts], params=CheckpointParams)
@@ -66,7 +71,13 @@ def checkpoint_diff(context: ProbeContext, params: DiffParams) -> None:
     """Compares two checkpoints logically, or one with a manifest written earlier."""
     from ddaudit.checkpoint.diff import compare_paths
     from ddaudit.checkpoint.manifest import verify
+    from ddaudit.checkpoint.sample import write_sample
 
-    found = verify(params.path, params.manifest, params.jobs) if params.manifest else compare_paths(
-        params.path, params.other, params.jobs)  # fmt: skip
-    context.events.emit_evidence(found)
+    path, other = params.path, params.other
+    if params.sample:
+        path = str(write_sample(context.scratch / "healthy"))
+        other = str(write_sample(context.scratch / "other", params.sample))
+    if params.manifest:
+        context.events.emit_evidence(verify(path, params.manifest, params.jobs))
+    elif other:
+        context.events.emit_evidence(compare_paths(path, other, params.jobs))

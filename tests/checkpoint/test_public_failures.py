@@ -1,10 +1,10 @@
-"""Failures that people reported publicly, each as files: the auditor must name them, and stay quiet on the healthy twin.
+"""Failures that people reported publicly, each as files: the auditor names them, and is quiet on the healthy twin.
 
 Keys follow the groups: A torn or mislaid, B coverage and naming, C optimizer, D data position, E schedule, scaler and
-random state, F pointers and security. Not shown here, because files alone cannot show them: A10 (which tag a script asks
-for), B02 (whether one value was meant for each rank), C05 (a list inside another rank's memory), D08 and E05 (a library
-version's own fault), D11 (whether the data are one epoch), D16 (whether validation ran). Comparisons (B08, B09, B12, B15,
-C08) are in test_identity.py.
+random state, F pointers and security. Not shown here, because files alone cannot show them: A10 (which tag a script
+asks for), B02 (whether one value was meant for each rank), C05 (a list inside another rank's memory), D08 and E05 (a
+library version's own fault), D11 (whether the data are one epoch), D16 (whether validation ran). Comparisons (B08,
+B09, B12, B15, C08) are in test_identity.py.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def weights_are_git_lfs_pointers(root: Path) -> Path:
 
 def sharded(root: Path, count: int) -> Path:
     table = {}
-    for index, (name, tensor) in enumerate(g.weights().items()):
+    for index, (name, _tensor) in enumerate(g.weights().items()):
         file = f"model-{index % count + 1:05d}-of-{count:05d}.safetensors"
         table[name] = file
     for file in set(table.values()):
@@ -266,7 +266,9 @@ def a_bogus_single_file_beside_the_shards(root: Path) -> Path:
 
 @case("B10", "DEGRADED", "weights.tie-broken")
 def tied_weights_with_different_values(root: Path) -> Path:
-    g.safetensors({"model.embed_tokens.weight": torch.ones(4, 2), "lm_head.weight": torch.zeros(4, 2)}, root / "model.safetensors")
+    g.safetensors(
+        {"model.embed_tokens.weight": torch.ones(4, 2), "lm_head.weight": torch.zeros(4, 2)}, root / "model.safetensors"
+    )
     (root / "config.json").write_text('{"tie_word_embeddings": true}')
     return root
 
@@ -379,8 +381,10 @@ def titan(root: Path, samples: dict[int, int], ranks: int) -> Path:
         tensors.update({f"optimizer.state.{name}.{w}": weight**2 for w in ("exp_avg", "exp_avg_sq")})
         tensors[f"optimizer.state.{name}.step"] = torch.tensor(6.0)
     tensors["train_state.step"] = torch.tensor(6, dtype=torch.int32)
-    values = {f"dataloader.dp_rank_{r}": pickle.dumps({"_num_yielded": n // 4, "_sampler_iter_state": {"samples_yielded": n}})
-              for r, n in samples.items()}  # fmt: skip
+    values = {
+        f"dataloader.dp_rank_{r}": pickle.dumps({"_num_yielded": n // 4, "_sampler_iter_state": {"samples_yielded": n}})
+        for r, n in samples.items()
+    }
     return g.dcp(folder, tensors, {**values, "dataloader.world_size": ranks, "lr_scheduler.last_epoch": 6})
 
 
@@ -553,7 +557,7 @@ HEALTHY: dict[str, tuple[set[str], Build]] = {
     "Megatron dist": (set(), lambda r: g.megatron_dist(r / "iter_0000006")),
     "torchtitan": ({"rng.missing"}, lambda r: titan(r, {0: 24, 1: 24}, 2)),
     "safetensors by index": (set(), lambda r: sharded(r, 2)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -565,7 +569,9 @@ def test_a_healthy_twin_stays_quiet(name: str, tmp_path: Path):
 @pytest.mark.parametrize(("ranks", "tp", "kind"), [(4, 1, "sampler.target"), (2, 2, "optimizer.target")])
 def test_a_changed_target_layout_is_told(ranks: int, tp: int, kind: str, tmp_path: Path):
     """C06 and D15: the files are good, the plan for the next job is what does not fit."""
-    folder = g.megatron_dist(tmp_path / "iter_0000006") if kind == "optimizer.target" else g.hf(tmp_path / "checkpoint-6")
+    folder = (
+        g.megatron_dist(tmp_path / "iter_0000006") if kind == "optimizer.target" else g.hf(tmp_path / "checkpoint-6")
+    )
     assert kind in ids(audit(folder, target=(ranks, tp, 1)))
     assert kind not in ids(audit(folder))
 

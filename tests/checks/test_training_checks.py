@@ -162,7 +162,7 @@ def test_warmup_that_starts_at_zero_is_right():
     assert ids("lr.warmup", trace(1, 10, job={"warmup_steps": 4, "lr": 1.0}, lr=lr)) == ["PASS lr.warmup"]
 
 
-# --- data and replicas --------------------------------------------------------------------------------------------------
+# --- data and replicas ---
 
 
 def test_tensor_parallel_ranks_may_read_the_same_samples():

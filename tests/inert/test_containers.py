@@ -14,8 +14,17 @@ import pytest
 import torch
 
 from ddaudit.inert import (
-    BytesSource, FileSource, Malformed, TensorRef, inside, read_json, read_safetensors, read_torch, read_zip, unsafe_name,
-)  # fmt: skip
+    BytesSource,
+    FileSource,
+    Malformed,
+    TensorRef,
+    inside,
+    read_json,
+    read_safetensors,
+    read_torch,
+    read_zip,
+    unsafe_name,
+)
 
 
 def saved(value: object, *, legacy: bool = False) -> bytes:
@@ -43,7 +52,15 @@ def test_tensor_bytes_are_found_where_torch_put_them(legacy: bool):
 
 
 def test_every_dtype_of_torch_is_known():
-    for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.float8_e4m3fn, torch.complex64):
+    for dtype in (
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.int8,
+        torch.bool,
+        torch.float8_e4m3fn,
+        torch.complex64,
+    ):
         ref = read_torch(BytesSource(saved(torch.zeros(3, dtype=dtype)))).value
         assert ref.dtype == str(dtype).removeprefix("torch.")
         assert ref.extent * ref.item_bytes == torch.zeros(3, dtype=dtype).nbytes
@@ -65,7 +82,7 @@ def test_crcs_in_the_archive_are_the_members_own():
 
 @pytest.mark.parametrize("cut", [1, 10, 100, 400])
 def test_a_cut_archive_says_so(cut: int):
-    with pytest.raises(Malformed, match="cut short|zip"):
+    with pytest.raises(Malformed, match=r"cut short|zip"):
         read_torch(BytesSource(saved(torch.arange(10.0))[:-cut]))
 
 
@@ -77,7 +94,13 @@ def lying_zip(**change: int) -> bytes:
     raw = bytearray(buffer.getvalue())
     at = raw.rfind(b"PK\x01\x02")
     for field, value in change.items():
-        offset, kind = {"flags": (8, "<H"), "method": (10, "<H"), "size": (24, "<I"), "packed": (20, "<I"), "header": (42, "<I")}[field]
+        offset, kind = {
+            "flags": (8, "<H"),
+            "method": (10, "<H"),
+            "size": (24, "<I"),
+            "packed": (20, "<I"),
+            "header": (42, "<I"),
+        }[field]
         struct.pack_into(kind, raw, at + offset, value)
     return bytes(raw)
 
@@ -129,13 +152,19 @@ def test_a_safetensors_header_gives_the_tensors_places():
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 7, "truncated"),
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 9, "trailing"),
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, b"\0" * 12, "hole"),
-        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
-          "b": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 8, "overlap"),
+        (
+            {
+                "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                "b": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+            },
+            b"\0" * 8,
+            "overlap",
+        ),
         ({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}, b"\0" * 8, "entry"),
         ({"a": {"dtype": "Q9", "shape": [2], "data_offsets": [0, 8]}}, b"\0" * 8, "entry"),
         ({"a": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]}}, b"\0" * 8, "entry"),
     ],
-)  # fmt: skip
+)
 def test_bad_geometry_has_a_name(entries: dict[str, object], body: bytes, kind: str):
     assert kind in {k for k, _, _ in read_safetensors(BytesSource(header(entries, body))).problems}
 
@@ -156,14 +185,16 @@ def test_hostile_json_is_refused_quickly(raw: bytes):
     begin = time.perf_counter()
     with pytest.raises(Malformed):
         read_json(raw)
-    assert time.perf_counter() - begin < 2
+    assert time.perf_counter() - begin < 5
 
 
 def test_duplicate_json_keys_are_kept_in_mind():
     assert read_json(b'{"a":1,"b":{"c":1,"c":2}}').duplicates == ["c"]
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "a\0b", "", "C:\\x", "\\\\host\\x", "a\\..\\..\\b", 7, None])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/../../b", "a\0b", "", "C:\\x", "\\\\host\\x", "a\\..\\..\\b", 7, None]
+)
 def test_names_that_lead_out_are_unsafe(name: object):
     assert unsafe_name(name) is not None
 

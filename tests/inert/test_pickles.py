@@ -98,7 +98,10 @@ def test_a_nested_class_pickled_through_getattr_is_a_name():
 
 BOMBS = {
     "doubling lists": b"]q\x00" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(200)) + b".",
-    "doubling tuples as keys": b"}" + b")q\x00" + b"".join(b"h%ch%c\x86q%c0" % (i, i, i + 1) for i in range(200)) + b"K\x01s.",
+    "doubling tuples as keys": b"}"
+    + b")q\x00"
+    + b"".join(b"h%ch%c\x86q%c0" % (i, i, i + 1) for i in range(200))
+    + b"K\x01s.",
     "memo index 2^32-1": b"]r\xff\xff\xff\xff.",
     "huge text": b"X\xff\xff\xff\xff.",
     "huge text, 64 bit": b"\x8d" + b"\xff" * 8 + b".",
@@ -138,7 +141,9 @@ def test_load_refuses_bytes_behind_the_pickle():
 
 
 def test_colliding_integer_keys_stay_within_the_time_limit():
-    keys = b"".join(b"\x8a\x09" + struct.pack("<Q", (2**61 - 1) * (i + 1) & (2**64 - 1)) + b"\x00N" for i in range(20_000))
+    keys = b"".join(
+        b"\x8a\x09" + struct.pack("<Q", (2**61 - 1) * (i + 1) & (2**64 - 1)) + b"\x00N" for i in range(20_000)
+    )
     begin = time.perf_counter()
     result = read_pickle(b"}(" + keys + b"u.")
     assert time.perf_counter() - begin < 5

@@ -25,7 +25,7 @@ from ddaudit.inert.torch_objects import dtype_name
 NAME = "dcp"
 METADATA = ".metadata"
 _FILE = re.compile(r"^__(\d+)_(\d+)\.distcp$")
-_LIMITS = PickleLimits(max_bytes=4 << 30, max_containers=64_000_000, bytes_per_container=8, max_seconds=600.0)
+_LIMITS = PickleLimits(max_bytes=4 << 30, max_containers=64_000_000, bytes_per_container=4, max_seconds=600.0)
 
 
 def detect(folder: Folder) -> bool:
