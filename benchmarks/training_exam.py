@@ -4,9 +4,9 @@
 
 ``FOLDER`` holds ``labels.jsonl``: one pair a line with ``id``, ``script`` (a path whose folder the commands run in),
 ``commands`` and ``twin_commands`` (several legs where one resumes another; ``$CK`` is an empty folder),
-``expected_finding``, ``also_acceptable`` and ``expected_severity`` (fail or warn). A bug counts as found when a finding has the
-expected or an acceptable id at that status or worse; a twin counts as quiet when it ran and has no WARN and no FAIL.
-The exit code is 0 when every bug was found and every twin was quiet.
+``expected_finding``, ``also_acceptable`` and ``expected_severity`` (fail or warn). A bug counts as found when a finding
+has the expected or an acceptable id at that status or worse; a twin counts as quiet when it ran and has no WARN and no
+FAIL. The exit code is 0 when every bug was found and every twin was quiet.
 """
 
 from __future__ import annotations

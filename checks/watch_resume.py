@@ -20,13 +20,10 @@ MISSING = {
     "script.resume",
     question="checkpoint",
     asks="Does the resumed run go on with the data, the optimizer and the learning rate that were saved?",
-    plant=(
-        planted("the optimizer is not saved", ("ckpt.optimizer-missing", "resume.optimizer-reset"), "no-optimizer",
-                resume=True),
-        planted("the interrupted epoch starts again", "resume.data-repeated", "repeat-data", resume=True),
-        planted("the schedule starts again", ("resume.lr-reset", "ckpt.scheduler-missing"), "lr-reset", resume=True),
+    plant=planted(
+        "the optimizer is not saved", ("ckpt.optimizer-missing", "resume.optimizer-reset"), "no-optimizer", resume=True
     ),
-)  # fmt: skip
+)
 def resume(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     """Joins this run with the watched run that saved the checkpoint it loaded, and looks at both sides of the seam."""
     facts = script.resume
