@@ -25,6 +25,7 @@ _PRINTED = re.compile(
     r"\b(total|global|effective)\b(?P<gap>[^\n=:0-9]{0,60}?)\bbatch\b(?:[ _-]?size)?[^\n0-9]{0,40}?(?P<value>\d+)\b",
     re.I,
 )
+_WHOLE = re.compile(r"(?<![\d.\w])\d+(?![\d.]*\d|\w)")
 _WORDS = re.compile(r"[^a-z0-9]+")
 _COUNTERS = frozenset({"global_step", "global_steps", "completed_steps", "num_updates", "optimizer_steps", "n_updates"})
 _ACCUMULATION = re.compile(r"^(grad(ient)?s?_)?accum(ulat\w*)?(_grad(ient)?s?)?(_(steps?|iters?|batches))?$")
@@ -46,12 +47,13 @@ def classify(name: str, text: str = "") -> str | None:
     return "warmup_updates" if re.match(r"^(num_)?warm_?up(_(steps|iters|updates|iterations))?$", word) else None
 
 
-def printed(line: str) -> int | None:
-    """The global batch that a printed line claims; None when it claims none or speaks of one process."""
+def printed(line: str) -> list[int]:
+    """Whole numbers of a printed line that claims a global batch, such as ``4 x 8 x 2 = 64``: one of them is the claim.
+    Empty when the line claims none or speaks of one process."""
     found = _PRINTED.search(line)
-    if found is None or re.search(r"\b(per|each|tokens?)\b", found["gap"] + line[found.end() : found.end() + 12], re.I):
-        return None
-    return int(found["value"])
+    if found is None or _PER_RANK.search(line) or re.search(r"\b(per|each|tokens?)\b", found["gap"], re.I):
+        return []
+    return [int(n) for n in _WHOLE.findall(line[found.start("value") :])[:8]]
 
 
 class Claims:
@@ -81,7 +83,8 @@ class Claims:
         self._prints += 1
         if self._prints <= MAX_PRINTS:
             for line in " ".join(p for p in parts if isinstance(p, str)).splitlines()[:40]:
-                self.add("global_batch", printed(line[:400]), "its own printout")
+                for number in printed(line[:400]):
+                    self.add("global_batch", number, "its own printout")
 
     def variables(self, frame: FrameType | None) -> None:
         """Reads names of the script's frames: plain numbers, and numbers in its configuration objects."""
