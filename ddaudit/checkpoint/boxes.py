@@ -88,18 +88,30 @@ def _is_grid(low: Ints, high: Ints) -> bool:
 
 
 def _first_hole(shape: Sequence[int], boxes: list[tuple[Sequence[int], Sequence[int]]]) -> tuple[int, ...]:
-    """The first uncovered element in C order, by descending through the edges of each dimension."""
+    """The first uncovered element in C order: in each dimension, the first slab that the boxes do not fill.
+
+    A sweep over the boxes' edges keeps the covered volume of the slab, so the cost is that of sorting them.
+    """
     prefix: list[int] = []
     alive = boxes
     for d, whole in enumerate(shape):
-        edges = sorted({0, *(b[0][d] for b in alive), *(b[0][d] + b[1][d] for b in alive)})
-        for at in (e for e in edges if e < whole):
-            inside = [b for b in alive if b[0][d] <= at < b[0][d] + b[1][d]]
-            rest = prod(shape[d + 1 :])
-            if sum(prod(b[1][d + 1 :]) for b in inside) < rest or not inside:
-                prefix.append(at)
-                alive = inside
-                break
-        else:
-            prefix.append(0)
+        change: dict[int, int] = {0: 0}
+        for offset, size in alive:
+            volume = prod(size[d + 1 :])
+            change[offset[d]] = change.get(offset[d], 0) + volume
+            change[offset[d] + size[d]] = change.get(offset[d] + size[d], 0) - volume
+        at = _first_thin(change, whole, prod(shape[d + 1 :]))
+        prefix.append(0 if at is None else at)
+        if at is not None:
+            alive = [b for b in alive if b[0][d] <= at < b[0][d] + b[1][d]]
     return tuple(prefix)
+
+
+def _first_thin(change: dict[int, int], whole: int, full: int) -> int | None:
+    """The first edge below ``whole`` from which on less than ``full`` is covered."""
+    covered = 0
+    for edge in sorted(change):
+        covered += change[edge]
+        if edge < whole and covered < full:
+            return edge
+    return None

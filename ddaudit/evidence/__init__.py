@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from ddaudit.evidence.bandwidth import Fit, algbw_gbps, busbw_gbps, fit_alpha_beta
 from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
+from ddaudit.evidence.collectives import CollectivePoint, CollectiveSweep, PairTime, Spread, WrongResult
 from ddaudit.evidence.command import CommandRun
+from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
 from ddaudit.evidence.host import HostLoad, Neighbour
 from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
+from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
@@ -17,27 +21,42 @@ __all__ = [
     "Array",
     "ArrayEvidence",
     "CheckpointWritten",
+    "CollectivePoint",
+    "CollectiveSweep",
     "CommandRun",
+    "Device",
+    "DeviceProcess",
+    "DeviceReport",
     "EventWriter",
     "Evidence",
+    "Fit",
     "HostLoad",
     "Job",
     "JobNumbers",
     "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
+    "LaunchLedger",
     "Measure",
     "Measures",
     "MemoryFloor",
     "Neighbour",
+    "PairTime",
     "RankOutcome",
     "RankPlace",
+    "RankStart",
     "ResumeFacts",
+    "SchedulerFacts",
+    "Spread",
     "Stream",
     "TensorCapture",
     "TrainingTrace",
     "WatchedRank",
     "WatchedScript",
+    "WrongResult",
+    "algbw_gbps",
+    "busbw_gbps",
+    "fit_alpha_beta",
     "read_stream",
     "read_streams",
 ]

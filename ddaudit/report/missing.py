@@ -18,8 +18,7 @@ THERMAL_S = 600.0
 
 def not_measured(record: Record) -> tuple[Missing, ...]:
     """All of it, the run's own gaps first."""
-    unmeasured = [(i, f) for i, f in enumerate(record.findings) if f.status in (Status.SKIP, Status.ERROR)]
-    gaps = [Missing(mark(g.first.status), _what(g), g.text) for g in group(unmeasured)]
+    gaps = _gaps(record)
     gaps += [
         Missing(mark(s.state), f"step {visible(s.id, 80)}", visible(s.reason or "no reason was recorded"))
         for s in record.steps
@@ -38,8 +37,20 @@ def not_measured(record: Record) -> tuple[Missing, ...]:
     return (*gaps, *blind_spots(record))
 
 
-def _what(group: Group) -> str:
+def _gaps(record: Record) -> list[Missing]:
+    """Skips and errors; checks of a step that give the same reason (no driver, no such evidence) share a line."""
+    unmeasured = [(i, f) for i, f in enumerate(record.findings) if f.status in (Status.SKIP, Status.ERROR)]
+    shared: dict[tuple[object, ...], list[Group]] = {}
+    for found in group(unmeasured):
+        shared.setdefault((found.first.status, found.first.step, found.where, found.text), []).append(found)
+    return [Missing(mark(same[0].first.status), _what(same), same[0].text) for same in shared.values()]
+
+
+def _what(same: list[Group]) -> str:
+    group = same[0]
     check = visible(group.first.check or group.first.id, 120)
+    if len(same) > 1:
+        check += f" and {len(same) - 1} more checks" if len(same) > 2 else f" and {visible(same[1].first.check, 120)}"
     step = f" in step {visible(group.first.step, 80)}" if group.first.step else ""
     return f"{check}{step}" + (f" ({group.where})" if group.where else "")
 
