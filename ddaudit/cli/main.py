@@ -25,6 +25,7 @@ __all__ = ["COMMANDS", "cli", "main", "run"]
 #: help, so that ``ddaudit --help`` stays true without importing anything.
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("ddaudit.cli.run", "Run a runbook: train, measure, judge, report."),
+    "watch": ("ddaudit.cli.watch", "Audit your own training script, unchanged."),
     "selftest": ("ddaudit.cli.selftest", "Plant each check's fault and show that the check turns red."),
     "checkpoint": ("ddaudit.cli.checkpoint", "Audit, show, compare and verify checkpoints without loading them."),
     "triage": (

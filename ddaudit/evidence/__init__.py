@@ -13,6 +13,7 @@ from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
+from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
@@ -44,11 +45,14 @@ __all__ = [
     "RankOutcome",
     "RankPlace",
     "RankStart",
+    "ResumeFacts",
     "SchedulerFacts",
     "Spread",
     "Stream",
     "TensorCapture",
     "TrainingTrace",
+    "WatchedRank",
+    "WatchedScript",
     "WrongResult",
     "algbw_gbps",
     "busbw_gbps",

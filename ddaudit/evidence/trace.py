@@ -15,62 +15,13 @@ from pydantic import BaseModel, ConfigDict
 
 from ddaudit.evidence.base import Array, ArrayEvidence
 from ddaudit.evidence.events import Stream
+from ddaudit.evidence.series import LISTS, SERIES
 from ddaudit.evidence.stamps import stamp_arrays
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["SERIES", "CheckpointWritten", "Job", "RankPlace", "TensorCapture", "TrainingTrace"]
-
-#: Series of a trace, axes (rank, step): name -> (unit, meaning). ``step`` counts optimizer updates from 0.
-SERIES: dict[str, tuple[str, str]] = {
-    "loss_nats": ("nat/token", "mean loss over the global batch, as this rank knows it after any reduction"),
-    "loss_local_nats": ("nat/token", "mean loss over this rank's own tokens of the step"),
-    "lr": ("1", "learning rate used by this update (first parameter group)"),
-    "grad_norm": ("1", "global gradient L2 norm before clipping, as this rank computed it"),
-    "grad_norm_clipped": ("1", "global gradient L2 norm that the optimizer saw"),
-    "update_norm": ("1", "L2 norm of the parameters' change in this update"),
-    "micro_batches": ("1", "forward/backward passes accumulated into this update"),
-    "samples": ("1", "samples this rank fed into this update"),
-    "tokens": ("1", "target tokens this rank fed into this update"),
-    "loss_divisor": ("1", "what each micro-batch loss was divided by"),
-    "grad_syncs": ("1", "rounds of gradient synchronisation in this update (1 = every parameter reduced once)"),
-    "grad_sync_calls": ("1", "gradient collectives issued in this update (several buckets make one round)"),
-    "grad_sync_bytes": ("byte", "payload of those collectives"),
-    "zero_grads": ("1", "times gradients were cleared since the previous update"),
-    "scheduler_ticks": ("1", "learning-rate scheduler steps since the previous update"),
-    "epoch": ("1", "epoch of the first sample of this update"),
-    "step_s": ("s", "wall time of the whole step"),
-    "input_s": ("s", "blocked waiting for the next batch, including host-to-device copies"),
-    "forward_s": ("s", "forward passes"),
-    "backward_s": ("s", "backward passes, including communication they hide or expose"),
-    "sync_s": ("s", "exposed gradient synchronisation outside forward and backward"),
-    "comm_wait_s": ("s", "blocked in collectives, wire time and waiting for the last peer together"),
-    "comm_hidden_s": ("s", "in which collectives ran under the backward pass and blocked nobody"),
-    "stage_wait_s": ("s", "part of comm_wait_s: blocked for activations or gradients of another pipeline stage"),
-    "exchange_s": ("s", "exchanging activations and gradients between pipeline stages, outside forward and backward"),
-    "optimizer_s": ("s", "clipping, optimizer update, scheduler, clearing gradients"),
-    "loss_s": ("s", "reducing token counts and the loss that is logged"),
-    "host_s": ("s", "the loop's own work around forward and backward passes: the host before it launches them"),
-    "runqueue_s": ("s", "ready to run but waiting for a core, in the whole step"),
-    "runqueue_input_s": ("s", "part of runqueue_s that lies in input_s"),
-    "runqueue_host_s": ("s", "part of runqueue_s that lies in host_s"),
-    "runqueue_phases_s": ("s", "part of runqueue_s that lies in all other spans"),
-    "runqueue_comm_s": ("s", "part of runqueue_phases_s that lies in blocking collectives"),
-    "overhead_s": ("s", "bookkeeping of the recorder before and in the step; no part of step_s"),
-    "timer_s": ("s", "CPU time of the timers in this step: calls times the measured cost of one"),
-    "checkpoint_s": ("s", "writing a checkpoint"),
-    "cpu_s": ("s", "CPU time of the rank's process in this step"),
-    "rss_bytes": ("byte", "resident memory of the process after the step"),
-    "device_bytes": ("byte", "peak memory allocated on the device in this step"),
-    "param_digest": (
-        "digest",
-        "digest of the parameters that this rank replicates, after the update (exact 2^53 integer)",
-    ),
-    "buffer_digest": ("digest", "digest of the buffers that this rank replicates, after the update"),
-    "rng_digest": ("digest", "digest of this rank's random state before the step"),
-    "batch_digest": ("digest", "digest of the token ids this rank read in this update"),
-}
+__all__ = ["LISTS", "SERIES", "CheckpointWritten", "Job", "RankPlace", "TensorCapture", "TrainingTrace"]
 
 
 class Job(BaseModel):
@@ -194,6 +145,13 @@ class TrainingTrace(ArrayEvidence):
         found = self.arrays.get("sample_ids")
         return None if found is None else found.values
 
+    def array(self, name: str) -> np.ndarray[Any, np.dtype[Any]] | None:
+        """An array of :data:`LISTS`, or None when no rank recorded it."""
+        if name not in LISTS:
+            raise KeyError(name)
+        found = self.arrays.get(name)
+        return None if found is None else found.values
+
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Global ranks of each group that ``stamp_group`` counts."""
@@ -219,13 +177,13 @@ class TrainingTrace(ArrayEvidence):
 
     @classmethod
     def assemble(cls, streams: Sequence[Stream]) -> Self | None:
-        mine = sorted((s for s in streams if s.first("rank")), key=lambda s: int(s.of("rank")[0]["place"]["rank"]))
+        mine = _one_a_rank(streams)
         job = next((e["job"] for s in mine for e in s.of("job")), None)
         if job is None:
             return None
         steps = sorted({int(e["step"]) for s in mine for e in s.of("step")})
         groups, stamps = stamp_arrays(mine, steps)
-        arrays = _series(mine, steps) | stamps
+        arrays = _series(mine, steps) | stamps | _lists(mine, steps)
         labels, tensors = _tensors(mine)
         facts = {
             "job": job,
@@ -236,6 +194,44 @@ class TrainingTrace(ArrayEvidence):
             "groups": groups,
         }
         return cls(facts=facts, arrays=arrays | tensors)
+
+
+def _one_a_rank(streams: Sequence[Stream]) -> list[Stream]:
+    """Streams of ranks, in rank order. A process that a rank started may claim its number: the one that trained most
+    speaks for the rank."""
+    best: dict[int, Stream] = {}
+    for stream in streams:
+        if (head := stream.first("rank")) is not None:
+            rank = int(head["place"]["rank"])
+            if rank not in best or len(stream.of("step")) > len(best[rank].of("step")):
+                best[rank] = stream
+    return [best[rank] for rank in sorted(best)]
+
+
+def _lists(streams: Sequence[Stream], steps: Sequence[int]) -> dict[str, Array]:
+    """The :data:`LISTS` arrays, padded to their largest extent."""
+    import numpy as np
+
+    column = {step: index for index, step in enumerate(steps)}
+    found: dict[str, dict[tuple[int, int], Any]] = {}
+    for row, stream in enumerate(streams):
+        for event in stream.of("step"):
+            for name, values in event.get("lists", {}).items():
+                if name in LISTS:
+                    whole = LISTS[name][2] < 0
+                    part = np.array(values, dtype=np.int64 if whole else np.float64)
+                    found.setdefault(name, {})[row, column[int(event["step"])]] = part
+    arrays = {}
+    for name, parts in found.items():
+        unit, axes, missing = LISTS[name]
+        extent = [max(p.shape[i] for p in parts.values()) for i in range(len(axes) - 2)]
+        kind = np.int64 if missing < 0 else np.float64
+        table = np.full((len(streams), len(steps), *extent), missing, dtype=kind)
+        for at, part in parts.items():
+            place: tuple[Any, ...] = (*at, *(slice(0, n) for n in part.shape))
+            table[place] = part
+        arrays[name] = Array(table, unit, axes)
+    return arrays
 
 
 def _series(streams: Sequence[Stream], steps: Sequence[int]) -> dict[str, Array]:

@@ -1,0 +1,94 @@
+"""What the checks of watched scripts share. Arrays are [rank, step] unless said otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ddaudit.api import Finding, Plant, TrainingTrace, WatchedScript, skip
+
+from ._arrays import Table, recorded
+from ._scripts import builder
+
+#: Columns of ``loss_terms``, in the order in which the watcher writes them.
+VALUE, LARGEST, TOTAL, COUNT, RAGGED, IS_SUM, DIVISORS, DIVISOR, SHAPE, SYNCED = range(10)
+ARRIVED, ENDED, UNCLIPPED, STEPPED = range(4)
+REPLICATED = ("data",)
+#: Frameworks that decide on accumulation, schedulers and seeds themselves.
+FRAMEWORKS = frozenset({"accelerate", "transformers", "lightning", "pytorch_lightning", "deepspeed"})
+
+
+def planted(name: str, expect: str | tuple[str, ...], fault: str, *, ranks: int = 2, **options: Any) -> Plant:
+    """A plant of a watched script: the same program with and without one fault."""
+    return Plant(
+        name, expect, probe="watch", ranks=1 if options.get("resume") else ranks, planted={"label": fault},
+        build=builder(fault, options), types="script",
+    )  # fmt: skip
+
+
+def world(trace: TrainingTrace) -> int:
+    """Ranks that belong to the job."""
+    return trace.job.world_size or len(trace.ranks)
+
+
+def accumulation(trace: TrainingTrace) -> float | None:
+    """The usual number of micro-batches per update; None where it cannot be told."""
+    table = recorded(trace, "micro_batches")
+    return None if table is None or np.isnan(table[0]).mean() > 0.5 else float(np.nanmedian(table))
+
+
+def claimed(script: WatchedScript, kind: str) -> dict[int, str]:
+    """Values claimed for a kind, with their first source. Claims on ddaudit's own command line stand alone."""
+    if kind in script.expected:
+        return {script.expected[kind]: "the command line's --expect"}
+    found: dict[int, str] = {}
+    for rank in script.ranks:
+        for claim in rank.claims:
+            if claim["kind"] == kind:
+                found.setdefault(int(claim["value"]), str(claim["source"]))
+    return found
+
+
+def framework(script: WatchedScript) -> str | None:
+    """A framework that drives the loop, or None."""
+    return next((f for r in script.ranks for f in r.frameworks if f in FRAMEWORKS), None)
+
+
+def differing(table: Table) -> Table:
+    """[step, parameter]: True where the ranks that recorded a digest do not agree; all False where fewer than two did.
+
+    ``table`` is [rank, step, parameter] with -2 for "not recorded".
+    """
+    known = np.asarray(table > -2)
+    low = np.where(known, table, np.iinfo(table.dtype).max).min(axis=0)
+    high = np.where(known, table, -3).max(axis=0)
+    return np.asarray((known.sum(axis=0) > 1) & (low != high))
+
+
+def compared(table: Table) -> Table:
+    """[step]: True where at least two ranks recorded digests."""
+    return np.asarray(((table > -2).any(axis=2)).sum(axis=0) > 1)
+
+
+def near(value: float, target: float, tolerance: float = 0.02) -> bool:
+    """Relative closeness."""
+    return bool(np.isfinite(value)) and abs(value - target) <= tolerance * abs(target)
+
+
+def names(script: WatchedScript, columns: Iterable[int]) -> str:
+    """Up to four parameter names."""
+    known = script.ranks[0].parameters if script.ranks else ()
+    chosen = [known[c] if c < len(known) else f"#{c}" for c in columns]
+    return ", ".join(chosen[:4]) + (f" and {len(chosen) - 4} more" if len(chosen) > 4 else "")
+
+
+def single_optimizer(script: WatchedScript) -> bool:
+    """True when one optimizer does all the work (no adversaries, no actor beside a critic)."""
+    return all(sum(o["updates"] > 0 for o in rank.optimizers) <= 1 for rank in script.ranks)
+
+
+def unknown(text: str) -> Finding:
+    """The evidence does not decide; ``text`` names what would."""
+    return skip(f"unknown: {text}")

@@ -1,0 +1,133 @@
+"""Question 7 for a user's script: what its updates wait for. Small costs and short runs accuse nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ddaudit.api import Finding, Limit, Limits, Remedy, TrainingTrace, WatchedScript, check, ok, skip, warn
+
+from ._arrays import Table, place, recorded
+from ._watched import planted, world
+
+
+class ScriptLimits(Limits):
+    """Limits on what an update of a watched script waits for."""
+
+    family = "script"
+
+    input_share: Limit = Limit(warn_above=0.5, source="default: more time for loading than for everything else")
+    input_wait_s: Limit = Limit(warn_above=0.02, source="default: shorter waits are the price of small examples")
+    own_time_share: Limit = Limit(warn_above=0.4, source="default: one rank's own work is two fifths of the update")
+
+
+@check(
+    "script.cost",
+    question="bottleneck",
+    asks="What limits the script's updates: compute, communication, input or one rank?",
+    plant=(
+        planted("every sample waits for storage", "perf.input-bound", "slow-input"),
+        planted("rank 1 does extra work", "perf.straggler-rank", "straggler"),
+        planted("rank 0 does extra work now and then", "perf.host-work-on-rank0", "host-work"),
+    ),
+)
+def cost(trace: TrainingTrace, script: WatchedScript, limits: ScriptLimits) -> Iterator[Finding]:
+    """Splits the median update of the slowest rank by timers; a rank's own time is its update without backward and
+    collectives, in which it may wait for others."""
+    step, read = recorded(trace, "step_s"), recorded(trace, "input_s")
+    if step is None or read is None or step.shape[1] < 6:
+        yield skip("not measured: needs at least 6 updates")
+        return
+    step, read = step[:, 2:], read[:, 2:]
+    wait, whole = np.nanmedian(read, axis=1), np.nanmedian(step, axis=1)
+    row = int((wait / whole).argmax())
+    share = float(np.nansum(read[row]) / np.nansum(step[row]))
+    told = f"loading {share:.0%} of the update of {whole[row] * 1e3:.1f} ms"
+    kept = {"measured": share, "unit": "share of the update", "limit": limits.input_share.warn_above,
+            "limit_source": limits.input_share.source}  # fmt: skip
+    average = float(np.nanmean(read[row]))
+    if limits.input_share.judge(share).value != "PASS" and limits.input_wait_s.judge(average).value != "PASS":
+        respawn = _respawn(script, float(np.nansum(step[row])))
+        id = "perf.worker-respawn" if respawn else "perf.input-bound"
+        yield warn(id, f"{told}: waiting {average * 1e3:.0f} ms for each batch{respawn or ''}", where=place(trace, row),
+                   remedy=Remedy(text="Time the loader alone; add workers, keep them (persistent_workers), or bring"
+                                      " the data nearer."), **kept)  # fmt: skip
+        return
+    found = _respawned(trace, script, step) or _oversubscribed(trace, script) or _one_rank(trace, limits)
+    yield found or ok(f"{told}; no rank does much more than the others", where=place(trace, row), **kept)
+
+
+def _respawn(script: WatchedScript, seconds: float) -> str | None:
+    loader = _costly(script)
+    if loader is None or loader["iterators_s"] < 0.3 * seconds:
+        return None
+    return f"; starting workers took {loader['iterators_s']:.1f} s in {loader['epochs']} epochs"
+
+
+def _costly(script: WatchedScript) -> dict[str, Any] | None:
+    found = [x for r in script.ranks for x in r.loaders if x["workers"] and not x["persistent"] and x["epochs"] > 2]
+    return max((dict(x) for x in found), key=lambda x: x["iterators_s"], default=None)
+
+
+def _respawned(trace: TrainingTrace, script: WatchedScript, step: Table) -> Finding | None:
+    """First batches of epochs wait for new workers: measured as what epoch starts cost beyond other updates."""
+    loader = _costly(script)
+    read = recorded(trace, "input_s")
+    epochs = trace.array("sample_epoch")
+    if loader is None or read is None or epochs is None:
+        return None
+    row = 0
+    starts = np.flatnonzero(np.diff(epochs[row].max(axis=1), prepend=-1) > 0)
+    usual = float(np.nanmedian(read[row]))
+    extra = float(np.nansum(np.clip(read[row, starts[starts > 2]] - usual, 0, None))) + float(loader["iterators_s"])
+    whole = float(np.nansum(step[row]))
+    if extra < 0.4 * whole or extra / loader["epochs"] < 0.05:
+        return None
+    return warn("perf.worker-respawn", f"starting {loader['workers']} workers anew in each of {loader['epochs']} epochs"
+                f" takes {extra:.1f} of {whole:.1f} s", measured=extra / whole, unit="share of the run", limit=0.4,
+                limit_source="default: more than what reading costs", where=place(trace, row),
+                remedy=Remedy(text="persistent_workers=True"))  # fmt: skip
+
+
+def _oversubscribed(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
+    cores = script.cores
+    threads = sum(r.threads for r in script.ranks)
+    if not cores or len({p.host for p in trace.ranks}) > 1 or len(script.ranks) < world(trace) or world(trace) < 2:
+        return None
+    if threads < 4 * cores or threads < 2 * len(script.ranks):
+        return None
+    text = f"{len(script.ranks)} ranks start {threads} compute threads on {cores} cores"
+    remedy = Remedy(text="Set OMP_NUM_THREADS to cores / ranks, and torch.set_num_threads(1) in workers.")
+    return warn("perf.cpu-oversubscribed", text, measured=threads, unit="threads", limit=4 * cores, remedy=remedy,
+                limit_source="default: four runnable threads a core", where=place(trace, 0))  # fmt: skip
+
+
+def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:
+    """A rank whose own time stands far above the others', in most updates or in a few of rank 0's."""
+    step = recorded(trace, "step_s")
+    parts = [recorded(trace, n) for n in ("backward_s", "comm_wait_s", "checkpoint_s")]
+    if step is None or step.shape[0] < 2 or step.shape[1] < 12:
+        return None
+    queued = recorded(trace, "run_wait_s")
+    parts.append(None if queued is None or np.nanmax(queued) == 0 else np.minimum(queued, step))
+    own = step - sum(np.nan_to_num(p) for p in parts if p is not None)
+    own, whole = own[:, 3:], step[:, 3:]
+    others = np.array([np.nanmedian(np.delete(own, r, axis=0), axis=0) for r in range(own.shape[0])])
+    excess = own - others
+    usual = np.nanmedian(excess, axis=1)
+    row = int(usual.argmax())
+    share = float(usual[row] / np.nanmedian(whole[row]))
+    kept = {"unit": "share of the update", "limit": limits.own_time_share.warn_above,
+            "limit_source": limits.own_time_share.source}  # fmt: skip
+    often = float((excess[row] > 0.5 * usual[row]).mean())
+    if usual[row] > 0.02 and often > 0.7 and limits.own_time_share.judge(share).value != "PASS":
+        text = f"rank {row} works {usual[row] * 1e3:.0f} ms longer than the others in each update; they wait for it"
+        return warn("perf.straggler-rank", text, measured=share, where=place(trace, row), **kept)
+    bursts = (excess[0] > 0.1) & (excess[0] > 3 * np.nanmedian(whole[0]))
+    lost = float(excess[0][bursts].sum() / np.nansum(whole[0]))
+    if 2 < bursts.sum() < 0.6 * len(bursts) and limits.own_time_share.judge(lost).value != "PASS":
+        text = f"rank 0 works alone in {int(bursts.sum())} updates, {lost:.0%} of the run, while the others wait"
+        return warn("perf.host-work-on-rank0", text, measured=lost, where=place(trace, 0), **kept)
+    return None

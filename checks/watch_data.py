@@ -1,0 +1,299 @@
+"""Do the script's ranks share out the data: disjoint, whole, in a new order each epoch, and none of it for validation?
+
+Indices are compared where the sampler shows them and the ranks hold one data set; fingerprints of samples otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
+
+from ._arrays import Table, place
+from ._watched import planted, unknown, world
+
+EPOCH_BASE = 100_000
+SHARDING = Remedy(text="Give every rank its own part: DistributedSampler(dataset, num_replicas=N, rank=rank), once.")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What ranks read. ``ids[rank][epoch]`` are samples in the order trained on; ``whole`` names epochs that were
+    read to their end on every rank."""
+
+    loader: Mapping[str, Any]
+    loaders: tuple[Mapping[str, Any], ...]
+    ids: list[dict[int, list[int]]]
+    by_index: bool
+    whole: tuple[int, ...]
+
+
+def reading(trace: TrainingTrace, script: WatchedScript) -> Reading | None:
+    """The training loader's epochs; None where no loader was seen."""
+    epochs = trace.array("sample_epoch")
+    if epochs is None or not script.ranks or not (epochs >= 0).any():
+        return None
+    number = int(np.bincount(epochs[epochs >= 0] // EPOCH_BASE).argmax())
+    loaders = tuple(next((x for x in r.loaders if x["number"] == number), {}) for r in script.ranks)
+    by_index = trace.array("sample_index") is not None and _one_dataset(trace, loaders)
+    table = trace.array("sample_index" if by_index else "sample_ids")
+    if table is None or not all(loaders):
+        return None
+    ids: list[dict[int, list[int]]] = [{} for _ in trace.ranks]
+    width = min(table.shape[2], epochs.shape[2])
+    for row, column in np.ndindex(table.shape[:2]):
+        keys, found = epochs[row, column, :width], table[row, column, :width]
+        for key in np.unique(keys[keys >= 0]):
+            if key // EPOCH_BASE == number:
+                mine = found[(keys == key) & (found >= 0)]
+                ids[row].setdefault(int(key % EPOCH_BASE), []).extend(mine.tolist())
+    whole = set.intersection(*(set(x.get("finished", ())) for x in loaders))
+    return Reading(loaders[0], loaders, ids, by_index, tuple(sorted(whole)))
+
+
+def _one_dataset(trace: TrainingTrace, loaders: tuple[Mapping[str, Any], ...]) -> bool:
+    """False where the same index gave different samples on different ranks: every rank has a data set of its own."""
+    index, prints = trace.array("sample_index"), trace.array("sample_ids")
+    if index is None or len({x.get("samples") for x in loaders}) > 1:
+        return False
+    if prints is None:
+        return True
+    width = min(index.shape[2], prints.shape[2])
+    maps = []
+    for row in range(index.shape[0]):
+        keep = (index[row, :, :width] >= 0) & (prints[row, :, :width] >= 0)
+        maps.append(dict(zip(index[row, :, :width][keep].tolist(), prints[row, :, :width][keep].tolist(), strict=True)))
+    common = [(a[i], b[i]) for a, b in itertools.pairwise(maps) for i in a.keys() & b.keys()]
+    if len(common) >= 8:
+        return sum(x == y for x, y in common) > 0.5 * len(common) or _random_reads(index, prints)
+    return True
+
+
+def _random_reads(index: Table, prints: Table) -> bool:
+    """True where one rank itself gets different samples for one index: augmentation hides what is behind it."""
+    seen: dict[int, int] = {}
+    width = min(index.shape[2], prints.shape[2])
+    again = changed = 0
+    for i, p in zip(index[0, :, :width].ravel().tolist(), prints[0, :, :width].ravel().tolist(), strict=True):
+        if i >= 0 and p >= 0:
+            again += i in seen
+            changed += i in seen and seen[i] != p
+            seen[i] = p
+    return again > 8 and changed > 0.5 * again
+
+
+def _separate(trace: TrainingTrace) -> bool:
+    return world(trace) > 1 and (trace.job.dp or 0) > 1
+
+
+@check(
+    "script.shards",
+    asks="Do the script's ranks read disjoint samples that together cover the data set?",
+    plant=(
+        planted("every rank reads the whole data set", "data.ranks-overlap", "no-sharding"),
+        planted("the sampler's seed depends on the rank", "data.sampler-seed-differs", "sampler-seed"),
+        planted("samplers believe in more ranks than there are", "data.partial-coverage", "too-many-replicas"),
+        planted("a sharded data set is sharded again", "data.double-sharded", "double-sharded"),
+        planted(
+            "ranks split training from validation differently", "data.split-differs-between-ranks", "split", split=True
+        ),
+    ),
+)
+def shards(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Compares whole epochs where there are some, single updates otherwise."""
+    if not _separate(trace):
+        yield skip("not measured: no two ranks are known to want different data")
+        return
+    found = reading(trace, script)
+    if found is None:
+        yield _without_loader(trace)
+        return
+    split = _splits(found)
+    if split is not None:
+        yield fail("data.split-differs-between-ranks", split, where=place(trace, 1), remedy=Remedy(
+            text="Split with one seed on every rank: torch.Generator().manual_seed(seed)."))  # fmt: skip
+        return
+    shared, total, same_step = _overlap(trace, found)
+    if total == 0 or found.loader["sampler"].get("replacement"):
+        yield unknown("which samples the ranks read; samplers that draw with replacement may repeat any")
+        return
+    seeds = {(x["sampler"].get("seed"), x["sampler"].get("epoch")) for x in found.loaders}
+    kept = {"measured": shared / total, "unit": "share of samples", "limit": _allowed(found, trace),
+            "limit_source": "padding to equal length repeats at most one batch a rank and epoch"}  # fmt: skip
+    if shared / total > _allowed(found, trace):
+        partial = same_step < 0.9 and (shared / total < 0.9 or len(seeds) > 1)
+        id = "data.sampler-seed-differs" if partial or (len(seeds) > 1 and same_step < 0.9) else "data.ranks-overlap"
+        how = "in the same update" if same_step > 0.9 else "within an epoch"
+        yield fail(id, f"ranks share {shared / total:.0%} of their samples {how}", where=place(trace, 1, 0),
+                   remedy=SHARDING, **kept)  # fmt: skip
+        return
+    yield _coverage(trace, found) or ok(f"ranks share {shared} of {total} samples", **kept)
+
+
+def _allowed(found: Reading, trace: TrainingTrace) -> float:
+    size = found.loader.get("samples") or 0
+    return 0.02 + (world(trace) * 2 / size if size else 0.0)
+
+
+def _splits(found: Reading) -> str | None:
+    subsets = {x.get("subset_sorted") for x in found.loaders}
+    if len(subsets) < 2 or None in subsets or not found.by_index:
+        return None
+    sets = [{i for ids in epochs.values() for i in ids} for epochs in found.ids]
+    if not sets[0] or not sets[1] or len(found.whole) == 0:
+        return None
+    sizes = {x.get("samples") for x in found.loaders}
+    sharded = all(x["sampler"].get("distributed") for x in found.loaders)
+    if len(sizes) == 1 and (sharded or sets[0] & sets[1]):
+        return f"ranks train on different subsets of one data set of {next(iter(sizes))} samples"
+    return None
+
+
+def _overlap(trace: TrainingTrace, found: Reading) -> tuple[int, int, float]:
+    """Samples that two ranks share in an epoch, samples of those epochs, and the share found in the same update."""
+    epochs = found.whole or tuple(sorted(set.intersection(*(set(e) for e in found.ids))))[:1]
+    shared = total = 0
+    for epoch in epochs:
+        seen: set[int] = set()
+        for mine in (set(e.get(epoch, ())) for e in found.ids):
+            shared, total = shared + len(mine & seen), total + len(mine)
+            seen |= mine
+    # The first rank's share of an epoch cannot repeat anything: only what came after it counts.
+    ranks = len(found.ids)
+    return shared, total - total // max(ranks, 1), _same_step(trace, found)
+
+
+def _same_step(trace: TrainingTrace, found: Reading) -> float:
+    table = trace.array("sample_index" if found.by_index else "sample_ids")
+    assert table is not None
+    hits = count = 0
+    for column in range(table.shape[1]):
+        first, other = ({int(i) for i in table[row, column] if i >= 0} for row in (0, 1))
+        hits, count = hits + len(first & other), count + min(len(first), len(other))
+    return hits / count if count else 0.0
+
+
+def _without_loader(trace: TrainingTrace) -> Finding:
+    """Scripts that cut batches themselves: inputs of the same update are compared."""
+    table = trace.array("sample_ids")
+    if table is None or table.shape[0] < 2:
+        return unknown("which samples the ranks read: no loader was used and no model's inputs were seen")
+    known = [c for c in range(table.shape[1]) if (table[:2, c] >= 0).any(axis=1).all()]
+    rows = [[{int(i) for i in table[row, c] if i >= 0} for row in (0, 1)] for c in known]
+    shares = [len(a & b) / max(1, min(len(a), len(b))) for a, b in rows]
+    varied = len({i for a, _ in rows for i in a}) > 8
+    share = float(np.median(shares)) if shares else 0.0
+    kept = {"measured": share, "unit": "share of inputs", "limit": 0.5, "limit_source": "replicas see different data"}
+    if len(known) < 2 or not varied:
+        return unknown("which samples the ranks read: too few inputs were seen")
+    if share > 0.5:
+        text = f"ranks feed the same inputs in {len(known)} updates"
+        return fail("data.ranks-overlap", text, where=place(trace, 1, known[0]),
+                    remedy=SHARDING, **kept)  # fmt: skip
+    return ok(f"inputs of {len(known)} updates differ between ranks", **kept)
+
+
+def _coverage(trace: TrainingTrace, found: Reading) -> Finding | None:
+    """Part of a data set that no rank reads in a whole epoch, or a data set that was parted before the sampler did."""
+    size = found.loader.get("samples")
+    distributed = all(x["sampler"].get("distributed") for x in found.loaders)
+    if not found.whole or not size or found.loader.get("iterable"):
+        return None
+    if distributed and trace.array("sample_index") is not None and not found.by_index:
+        text = f"each rank's own part of {size} samples is parted again by its DistributedSampler"
+        return fail("data.double-sharded", text, measured=len(found.loaders), unit="times sharded", limit=1,
+                    where=place(trace, 0), remedy=SHARDING, limit_source="the data is shared out once")  # fmt: skip
+    if not found.by_index or "Subset" in str(found.loader["sampler"].get("type")):
+        return None
+    read = max(len({i for e in found.ids for i in e.get(epoch, ())}) for epoch in found.whole)
+    batch = found.loader.get("batch_size") or 0
+    lost = size - read - 2 * batch * len(found.ids)
+    replicas = found.loader["sampler"].get("num_replicas")
+    if not distributed or lost <= 0.1 * size:
+        return None
+    text = f"an epoch covers {read} of {size} samples; the sampler counts {replicas} replicas, {len(found.ids)} train"
+    return fail("data.partial-coverage", text, measured=read / size, unit="share of the data set", limit=0.9,
+                limit_source="an epoch covers the data but for dropped last batches", where=place(trace, 0),
+                remedy=SHARDING)  # fmt: skip
+
+
+@check(
+    "script.reshuffled",
+    asks="Is the script's order of samples new in each epoch?",
+    plant=planted("set_epoch is never called", "data.no-reshuffle", "no-set-epoch"),
+)
+def script_reshuffled(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Compares whole epochs of rank 0. An order that is sorted is meant; a shuffled one that repeats is not."""
+    found = reading(trace, script)
+    orders = [] if found is None else [found.ids[0].get(e, []) for e in found.whole]
+    orders = [o for o in orders if len(o) >= 8]
+    if found is None or len(orders) < 2 or len({len(o) for o in orders}) > 1:
+        yield skip("not measured: needs two whole epochs of one loader")
+        return
+    same = sum(a == b for a, b in itertools.pairwise(orders))
+    shuffled = found.by_index and orders[0] != sorted(orders[0])
+    kept = {"measured": same, "unit": "epochs in the order of the one before", "limit": 0,
+            "limit_source": "the sampler shuffles"}  # fmt: skip
+    if same < len(orders) - 1:
+        yield ok(f"{len(orders)} epochs, each in an order of its own", **kept)
+    elif shuffled and found.loader["sampler"].get("shuffle") is not False:
+        where = place(trace, 0)
+        remedy = Remedy(text="Call sampler.set_epoch(epoch) at the start of each epoch.")
+        text = f"all {len(orders)} epochs have one shuffled order"
+        yield warn("data.no-reshuffle", text, where=where, remedy=remedy, **kept)
+    elif shuffled:
+        yield unknown("every epoch has one order, and the sampler is told not to shuffle")
+    else:
+        yield ok("the data is read in its own order in every epoch, as its sampler says", **kept)
+
+
+@check(
+    "script.leak",
+    asks="Is no validation sample trained on?",
+    plant=planted("validation samples are in the training set", "data.train-val-leak", "leak", split=True),
+)
+def leak(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Samples that went through a model without gradients against those that were trained on, over all ranks."""
+    found = reading(trace, script)
+    if found is None or not any(r.evaluated for r in script.ranks):
+        yield skip("not measured: no loader was used both for training and for evaluation")
+        return
+    trained, held, apart = _sets(trace, script, found)
+    if not held or not apart:
+        yield skip("not measured: the evaluation reads the training data set itself, or nothing comparable")
+        return
+    shared = len(held & trained)
+    kept = {"measured": shared / len(held), "unit": "share of evaluated samples", "limit": 0.05,
+            "limit_source": "default: a few samples may be equal by chance"}  # fmt: skip
+    if shared / len(held) <= 0.05:
+        yield ok(f"{shared} of {len(held)} evaluated samples were trained on", **kept)
+        return
+    remedy = Remedy(text="Split before shuffling, with one seed on all ranks.")
+    text = f"{shared} of {len(held)} evaluated samples were also trained on"
+    yield fail("data.train-val-leak", text, where=place(trace, 0), remedy=remedy, **kept)
+
+
+def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[set[int], set[int], bool]:
+    """Trained and evaluated samples in one currency, and whether evaluation reads something other than training."""
+    table = trace.array("sample_ids")
+    held: set[int] = set()
+    base = apart = True
+    for rank, loader in zip(script.ranks, found.loaders, strict=True):
+        for number in rank.evaluated:
+            other = next((x for x in rank.loaders if str(x["number"]) == number), None)
+            if other is None or other["number"] == loader["number"]:
+                continue
+            apart = apart and other.get("own_dataset_id") != loader.get("own_dataset_id")
+            base = base and found.by_index and other.get("dataset_id") == loader.get("dataset_id")
+    for rank, loader in zip(script.ranks, found.loaders, strict=True):
+        for number, kept in rank.evaluated.items():
+            if number != str(loader["number"]):
+                held |= {int(i) for i in kept["indices" if base else "prints"] if i >= 0}
+    if base:
+        return {i for e in found.ids for ids in e.values() for i in ids}, held, apart
+    return (set() if table is None else {int(i) for i in np.unique(table) if i >= 0}), held, apart

@@ -1,0 +1,154 @@
+"""Does the optimizer train the model? And does the loss say so?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
+
+from ._arrays import Table, curve, place, recorded
+from ._watched import planted, single_optimizer
+
+REMEDY = Remedy(text="Make the optimizer after the model is final: wrapped, sharded, moved, its layers replaced.")
+
+
+@check(
+    "script.optimizer",
+    asks="Does the optimizer hold the model's parameters, and does each update change them?",
+    plant=(
+        planted("the optimizer holds a layer that was replaced", "optim.stale-params", "stale"),
+        planted("the learning rate is too small to change anything", "optim.no-op-step", "no-op"),
+    ),
+)
+def script_optimizer(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Looks for optimizer parameters that no model owns while the model's own have gradients nobody uses, and for
+    updates at a learning rate above zero that change no bit."""
+    primary = [_primary(rank.optimizers, rank.primary) for rank in script.ranks]
+    known = [o for o in primary if o is not None]
+    if not known:
+        yield skip("not measured: no optimizer made an update")
+        return
+    row, worst = min(enumerate(known), key=lambda item: item[1]["in_models"] - item[1]["parameters"])
+    stale = worst["parameters"] - worst["in_models"]
+    changed, lr = recorded(trace, "changed"), recorded(trace, "lr")
+    idle = np.zeros((1, 1), dtype=bool) if changed is None or lr is None else (changed == 0) & (lr > 0)
+    lost = stale > 0 and (worst["orphans"] > 0 or worst["with_grad"] == 0) and worst["missing"] > 0
+    if lost:
+        yield fail(
+            "optim.stale-params",
+            f"{stale} of {worst['parameters']} parameters of {worst['type']} belong to no model, and {worst['missing']}"
+            " trainable parameters of the model are in no optimizer",
+            measured=stale, unit="parameters", limit=0, limit_source="an optimizer holds what the model trains",
+            where=place(trace, row), remedy=REMEDY,
+        )  # fmt: skip
+        return
+    share = float(idle.mean())
+    kept = {"measured": int(idle.sum()), "unit": "updates without effect", "limit": 0,
+            "limit_source": "an update at a learning rate above 0 changes parameters"}  # fmt: skip
+    if share < 0.25:
+        yield ok(f"{worst['type']} holds {worst['parameters']} parameters, all of the model", **kept)
+        return
+    column = int(np.argwhere(idle)[0][1])
+    text = f"{int(idle.sum())} updates at a learning rate above 0 changed no bit of any parameter"
+    yield fail("optim.no-op-step", text, where=place(trace, row, column), remedy=REMEDY, **kept)
+
+
+def _primary(optimizers: tuple[Mapping[str, Any], ...], number: int | None) -> Mapping[str, Any] | None:
+    return next((o for o in optimizers if o["number"] == number and o["updates"]), None)
+
+
+@check(
+    "script.loss",
+    question="loss",
+    asks="Is the script's loss finite, and does it not run away?",
+    plant=(
+        planted("the loss becomes NaN", "loss.nan", "nan"),
+        planted("the learning rate is far too high", "loss.diverged", "diverge"),
+        planted("gradients vanish", "grad.vanishing", "vanish"),
+    ),
+)
+def script_loss(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Judges the tensor on which the script calls backward. Its unit is not known, so only ratios count, and falling
+    is not asked of adversaries, policies or two-player losses."""
+    bad, losses, norms = (recorded(trace, n) for n in ("loss_bad", "loss_raw", "grad_norm"))
+    if bad is not None and np.nansum(bad) > 0:
+        row, column = (int(x) for x in np.argwhere(bad > 0)[0])
+        text = f"the loss is not finite in update {trace.steps[column]} ({int((bad > 0).any(axis=0).sum())} updates)"
+        yield fail("loss.nan", text, measured=int((bad > 0).any(axis=0).sum()), unit="updates", limit=0,
+                   limit_source="a loss is a finite number", where=place(trace, row, column),
+                   first_seen_step=trace.steps[column])  # fmt: skip
+        return
+    if losses is None:
+        yield skip("not measured: backward was never called on one number")
+        return
+    values = curve(losses)
+    if norms is not None and (small := _vanishing(trace, norms)) is not None:
+        yield small
+        return
+    told = f"loss {values[0]:.4g} to {values[-1]:.4g} in {len(values)} updates"
+    if single_optimizer(script) and len(values) >= 8 and (values > 0).all():
+        quarter = max(2, len(values) // 4)
+        head, end = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
+        kept = {"measured": end / head, "unit": "last quarter / first quarter", "limit": 3.0,
+                "limit_source": "default: a loss that triples is running away"}  # fmt: skip
+        late = float(values[len(values) // 2 :].min())
+        if end > 3 * float(values[0]) and (end > 3 * head or late > 2 * float(values[:2].max())):
+            yield fail("loss.diverged", f"the loss grows: {told}", where=place(trace, 0, len(values) - 1), **kept)
+            return
+        yield ok(told, **kept)
+        return
+    yield ok(told, measured=float(values[-1]), unit="as the script computes it", limit=None)
+
+
+def _vanishing(trace: TrainingTrace, norms: Table) -> Finding | None:
+    median = float(np.nanmedian(norms))
+    lr = recorded(trace, "lr")
+    if median >= 1e-9 or (lr is not None and np.nanmax(lr) == 0):
+        return None
+    return fail("grad.vanishing", f"median gradient norm {median:.3g}: the loss does not reach the parameters",
+                measured=median, unit="1", limit=1e-9, limit_source="below this, float32 weights near 1 do not move",
+                where=place(trace, 0))  # fmt: skip
+
+
+@check(
+    "script.memory",
+    asks="Is nothing kept alive from step to step?",
+    plant=planted("losses are collected with their graphs", "mem.graph-retained", "retain"),
+)
+def memory(trace: TrainingTrace) -> Iterator[Finding]:
+    """A mark hung on each loss's graph dies with it: marks that live on are graphs that the script holds."""
+    alive, resident = recorded(trace, "graphs_alive"), recorded(trace, "rss_bytes")
+    if alive is None:
+        yield skip("not measured: no backward pass was seen")
+        return
+    most = float(np.nanmax(alive))
+    kept = {"measured": most, "unit": "graphs alive", "limit": 16, "limit_source": "default: a few losses may be kept"}
+    passes = recorded(trace, "passes")
+    made = float(np.nansum(passes[0])) if passes is not None else 0.0
+    if most > 16 and most > 0.2 * min(made, 400):
+        row, column = (int(x) for x in np.argwhere(alive == most)[0])
+        remedy = Remedy(text="Keep loss.item() or loss.detach(), not the loss.")
+        text = f"{most:.0f} losses still hold their autograd graph"
+        yield fail("mem.graph-retained", text, where=place(trace, row, column), remedy=remedy, **kept)
+        return
+    if resident is not None and (grown := _growth(resident)) is not None:
+        yield warn("perf.memory-growth", f"resident memory grows by {grown / 1e6:.2f} MB per update",
+                   measured=grown, unit="byte/update", limit=250_000.0, where=place(trace, 0),
+                   limit_source="default: seen over the whole second half of the run")  # fmt: skip
+        return
+    yield ok(f"at most {most:.0f} graph(s) alive at once", **kept)
+
+
+def _growth(resident: Table) -> float | None:
+    """Bytes per update when each of the last four eighths of the run adds as much; else None."""
+    count = resident.shape[1]
+    if count < 40:
+        return None
+    marks = [
+        float(np.nanmedian(resident[:, i - 3 : i], axis=1).max()) for i in np.linspace(count // 2, count, 5, dtype=int)
+    ]
+    steps = np.diff(marks) / (count / 8)
+    return float(steps.mean()) if (steps > 250_000).all() and steps.max() < 3 * steps.min() else None

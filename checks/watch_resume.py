@@ -1,0 +1,152 @@
+"""Question 6 for a user's script: did the resumed run go on exactly where the checkpoint left off?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddaudit.api import Finding, Remedy, ResumeFacts, TrainingTrace, WatchedScript, Where, check, fail, ok, skip
+
+from ._watched import framework, planted
+
+MISSING = {
+    "optimizer": ("ckpt.optimizer-missing", "the optimizer's state"),
+    "scheduler": ("ckpt.scheduler-missing", "the scheduler's state"),
+    "scaler": ("ckpt.scaler-missing", "the gradient scaler's state"),
+    "rng": ("ckpt.rng-missing", "random states, and dropout or augmentation draw numbers"),
+}
+
+
+@check(
+    "script.resume",
+    question="checkpoint",
+    asks="Does the resumed run go on with the data, the optimizer and the learning rate that were saved?",
+    plant=planted(
+        "the optimizer is not saved", ("ckpt.optimizer-missing", "resume.optimizer-reset"), "no-optimizer", resume=True
+    ),
+)
+def resume(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Joins this run with the watched run that saved the checkpoint it loaded, and looks at both sides of the seam."""
+    facts = script.resume
+    if facts is None:
+        yield skip("not measured: this run loaded no checkpoint that a watched run under the same --out saved")
+        return
+    found = [*_missing(facts, script), *_data(facts), *_state(facts)]
+    yield from found
+    if not found:
+        text = (
+            f"resumed from {facts.earlier} at update {facts.saved_update}: no sample repeated, learning rate"
+            f" {_number(facts.lr_before)} before and {_number(facts.lr_after)} after, optimizer at step"
+            f" {facts.optimizer_steps_after or '?'}"
+        )
+        yield ok(text, measured=0, unit="faults", limit=0, limit_source="resuming continues exactly")
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4g}"
+
+
+def _finding(id: str, text: str, facts: ResumeFacts, advice: str, **kept: object) -> Finding:
+    return fail(
+        id, text, where=Where(file=facts.path, step=facts.saved_update), remedy=Remedy(text=advice),
+        limit_source="resuming continues exactly", **kept,
+    )  # fmt: skip
+
+
+def _missing(facts: ResumeFacts, script: WatchedScript) -> Iterator[Finding]:
+    for area in facts.earlier_areas:
+        if area not in MISSING or area in facts.areas or (area == "rng" and framework(script)):
+            continue
+        if area == "scheduler" and not _lr_off(facts):
+            continue  # the schedule may be a function of the stored step
+        if area == "rng" and facts.rng_equal:
+            continue
+        id, what = MISSING[area]
+        text = f"the checkpoint of update {facts.saved_update} was resumed without {what}"
+        yield _finding(id, text, facts, f"Save and load {what} with the model.", measured=0, unit=area, limit=1)
+    steps = facts.optimizer_steps_before, facts.optimizer_steps_after
+    if steps[0] and steps[1] and steps[0] > 2 and steps[1] <= 1 and "optimizer" in facts.areas:
+        text = f"the optimizer counts step {steps[1]} after resume where it counted {steps[0]} before"
+        yield _finding("resume.optimizer-reset", text, facts, "Load the optimizer's state after making it.",
+                       measured=steps[1], unit="steps", limit=steps[0] + 1)  # fmt: skip
+
+
+def _data(facts: ResumeFacts) -> Iterator[Finding]:
+    again, after = facts.samples_repeated or 0, facts.samples_after or 0
+    if facts.mid_epoch and facts.equal_positions:
+        text = "after resume all ranks read the same samples, before they did not"
+        advice = "Save and load every rank's own loader state."
+        yield _finding("ckpt.sampler-shards-missing", "one rank's position in the data serves all ranks", facts, advice)
+        yield _finding("resume.loader-state-of-rank0", text, facts, advice,
+                       measured=again, unit="samples")  # fmt: skip
+        return
+    if facts.mid_epoch and again > 0.02 * max(after, 1):
+        ranks = ", ".join(map(str, facts.ranks_repeating))
+        id = "resume.data-order-changed" if facts.order_changed else "resume.data-repeated"
+        text = (
+            f"after resume rank(s) {ranks} read {again} samples again; {facts.samples_before} had been trained on"
+            " earlier in the same epoch"
+        )
+        advice = "Save the position in the epoch and skip to it."
+        yield _finding(id, text, facts, advice, measured=again, unit="samples", limit=0)
+        if facts.position_stored:
+            text = "the checkpoint holds a position in the data, and the resumed run does not start there"
+            yield _finding("ckpt.sampler-position-ignored", text, facts, advice, measured=again, unit="samples")
+        else:
+            text = "the checkpoint was saved within an epoch and holds no position in the data"
+            yield _finding("ckpt.sampler-missing", text, facts, advice, measured=again, unit="samples")
+    elif facts.mid_epoch is False and facts.order_changed:
+        text = "after resume the epoch has the order of the very first one"
+        yield _finding("resume.data-order-changed", text, facts, "Give the epoch number to the sampler on resume.")
+
+
+def _lr_off(facts: ResumeFacts) -> bool:
+    """True when the first learning rate is neither the one that the earlier run went on with nor near the last."""
+    after = facts.lr_after
+    if after is None or (facts.lr_expected is None and facts.lr_before is None):
+        return False
+    if facts.lr_expected is not None:
+        return abs(after - facts.lr_expected) > 1e-3 * max(abs(facts.lr_expected), 1e-12)
+    before = facts.lr_before or 0.0
+    return abs(after - before) > 0.5 * max(abs(before), abs(after))
+
+
+def _state(facts: ResumeFacts) -> Iterator[Finding]:
+    if _lr_off(facts):
+        expected = facts.lr_before if facts.lr_expected is None else facts.lr_expected
+        first = facts.lr_first is not None and abs((facts.lr_after or 0.0) - facts.lr_first) <= 1e-6 * facts.lr_first
+        id = "resume.lr-reset" if first else "resume.lr-jump"
+        text = f"the learning rate is {_number(facts.lr_after)} after resume; {_number(expected)} would continue"
+        yield _finding(id, text, facts, "Load the scheduler's state, or set it to the stored step.",
+                       measured=facts.lr_after, unit="1", limit=expected)  # fmt: skip
+    if facts.rng_equal is False and "rng" in facts.areas:
+        yield _finding("resume.rng-changed", "random states after resume are not those that were saved", facts,
+                       "Load every rank's own random state last, right before training goes on.")  # fmt: skip
+
+
+@check(
+    "script.checkpoint",
+    question="checkpoint",
+    asks="Is what the script saves whole: the parts of all ranks?",
+    plant=planted("rank 0 saves its own shards only", "ckpt.optimizer-shards-missing", "shards", sharded=True),
+)
+def checkpoint(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Shards saved by fewer ranks than hold them are lost; a distributed checkpoint is written by all ranks."""
+    saves = [(r.rank, c) for r in script.ranks for c in r.checkpoints if c["action"] == "save"]
+    if not saves:
+        yield skip("not measured: the script saved no checkpoint")
+        return
+    parts = ("model-shards", "optimizer-shards")
+    savers = {area: {rank for rank, c in saves if area in c.get("areas", ())} for area in parts}
+    ranks = {r.rank for r in script.ranks}
+    lost = [area for area in parts if savers[area] and savers[area] != ranks]
+    kept = {"measured": len(lost), "unit": "areas in part", "limit": 0, "limit_source": "a checkpoint holds all shards"}
+    if not lost:
+        yield ok(f"{len(saves)} saved file(s), none with the shards of some ranks only", **kept)
+        return
+    which = ", ".join(map(str, sorted(savers[lost[-1]])))
+    yield fail(
+        "ckpt.optimizer-shards-missing",
+        f"rank(s) {which} of {len(ranks)} saved their own shards only ({', '.join(lost)})",
+        where=Where(file=saves[-1][1]["path"], rank=saves[-1][0]),
+        remedy=Remedy(text="Save with torch.distributed.checkpoint, or gather full state first."), **kept,
+    )  # fmt: skip

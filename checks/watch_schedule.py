@@ -1,0 +1,110 @@
+"""Question 3 for a user's script: does the schedule tick per update, warm up as claimed and last to the end?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip
+
+from ._arrays import Table, place, recorded
+from ._watched import accumulation, claimed, framework, planted, world
+
+
+@check(
+    "script.schedule",
+    question="lr",
+    asks="Does the learning-rate schedule tick once per update and last to the end of training?",
+    plant=(
+        planted("the scheduler ticks once per micro-batch", "lr.stepped-per-micro-batch", "tick-micro", accum=4),
+        planted("the schedule ends half way", "lr.zero-before-end", "short-schedule"),
+    ),
+)
+def schedule(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Ticks are counted at the scheduler; what they do to the learning rate decides whether the pace is a fault.
+
+    A schedule written in micro-batches and ticked per micro-batch ends with the run, and is right.
+    """
+    rates = recorded(trace, "lr")
+    if rates is None or rates.shape[1] < 4:
+        yield skip("not measured: needs a learning rate over at least 4 updates")
+        return
+    values = np.nanmean(rates, axis=0)
+    idle = len(values) if np.nanmax(np.abs(values)) == 0 else _idle_tail(values)
+    pace, usual = _pace(trace), accumulation(trace)
+    kept = {"measured": pace, "unit": "ticks/update", "limit": 1, "limit_source": "schedules are written in updates"}
+    if pace is not None and pace > 1 and not _fits(values, idle):
+        per_micro = usual is not None and usual > 1 and pace == usual
+        id = "lr.stepped-per-micro-batch" if per_micro else "lr.schedule-too-fast"
+        how = ", once per micro-batch" if per_micro else f" on {world(trace)} ranks"
+        text = f"the scheduler ticks {pace:g} times per update{how}"
+        text += f"; the learning rate is 0 in the last {idle} of {len(values)} updates" if idle else ""
+        remedy = Remedy(text="Call scheduler.step() right after optimizer.step(), once.")
+        if idle or (per_micro and framework(script) is None):
+            yield fail(id, text, where=place(trace, 0), remedy=remedy, **kept)
+            return
+    if idle > max(2, 0.1 * len(values)):
+        yield fail(
+            "lr.zero-before-end",
+            f"the learning rate is 0 in the last {idle} of {len(values)} updates",
+            measured=idle, unit="updates", limit=0, limit_source="an update at learning rate 0 changes nothing",
+            where=place(trace, 0, len(values) - idle), first_seen_step=trace.steps[len(values) - idle],
+            remedy=Remedy(text="Write the schedule for the number of updates that are made."),
+        )  # fmt: skip
+        return
+    told = "no scheduler was seen" if pace is None else f"the scheduler ticks {pace:g} time(s) per update"
+    yield ok(f"{told}; learning rate {values[0]:.3g} to {values[-1]:.3g}, peak {np.nanmax(values):.3g}", **kept)
+
+
+def _pace(trace: TrainingTrace) -> float | None:
+    table = recorded(trace, "scheduler_ticks")
+    return None if table is None or table.shape[1] < 3 else float(np.nanmedian(table[:, 1:]))
+
+
+def _idle_tail(values: Table) -> int:
+    """Updates at the end whose learning rate is 0 beside the peak."""
+    peak = np.nanmax(np.abs(values))
+    moving = np.flatnonzero(np.abs(values) > 1e-6 * peak)
+    return len(values) - 1 - int(moving[-1]) if peak > 0 and len(moving) else 0
+
+
+def _fits(values: Table, idle: int) -> bool:
+    """True when the schedule comes down and does so only towards the end of the run, so it was written in its ticks."""
+    peak, at = float(np.nanmax(values)), int(np.nanargmax(values))
+    rest = values[at:]
+    falls = len(rest) > 3 and bool((np.diff(rest) <= 1e-12 * peak).all())
+    return idle <= 2 and falls and values[-1] < 0.2 * peak and rest[len(rest) // 2] > 0.2 * peak
+
+
+@check(
+    "script.warmup",
+    question="lr",
+    asks="Does the learning rate warm up for as many updates as the script claims?",
+    plant=planted("the claimed warm-up is not done", "lr.warmup-missing", "no-warmup"),
+)
+def script_warmup(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Compares the update that first reaches the peak with the claimed length. Only whole-number claims count."""
+    rates, wanted = recorded(trace, "lr"), claimed(script, "warmup_updates")
+    loads = any(c["action"] == "load" for r in script.ranks for c in r.checkpoints)
+    if rates is None or len(wanted) != 1 or loads:
+        yield skip("not measured: needs a run from the start and one claimed length of warm-up")
+        return
+    (claim, source), values = next(iter(wanted.items())), np.nanmean(rates, axis=0)
+    peak = float(np.nanmax(values))
+    reached = int(np.flatnonzero(values >= 0.99 * peak)[0]) + 1
+    kept = {"measured": reached, "unit": "updates", "limit": claim, "limit_source": source}
+    if claim < 4 or len(values) <= claim + 1 or reached >= 0.7 * claim or peak == 0:
+        yield ok(f"the learning rate reaches its peak {peak:.3g} in update {reached}", **kept)
+        return
+    usual = accumulation(trace) or 1.0
+    factors = {usual, float(world(trace)), usual * world(trace)} - {1.0}
+    fast = reached > 1 and any(abs(reached - claim / f) <= 1 for f in factors)
+    id = "lr.schedule-too-fast" if fast else "lr.warmup-missing"
+    if not fast and reached > 1:
+        yield skip(
+            f"unknown: the peak comes in update {reached}, {source} says {claim}; it may not count updates", **kept
+        )
+        return
+    text = f"{source} says {claim} updates of warm-up; the learning rate is at its peak in update {reached}"
+    yield fail(id, text, where=place(trace, 0, 0), **kept)

@@ -1,0 +1,193 @@
+"""Question 5 for a user's script: do all replicas step with the same gradients, and are those reduced once?
+
+The proof is in the bits: replicas that were synchronised hold bit-equal gradients when the optimizer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
+
+from ._arrays import Table, place, recorded
+from ._watched import accumulation, compared, differing, names, planted, unknown, world
+
+SOURCE = "replicas step with bit-equal gradients"
+
+
+@check(
+    "script.sync",
+    question="sync",
+    asks="Do all replicas of the script step with equal gradients, reduced once per update?",
+    plant=(
+        planted("no_sync is on in the last micro-batch", "sync.missing-on-step", "sync-last", accum=4),
+        planted("every micro-batch is reduced", "sync.every-micro-step", "sync-all", accum=4),
+        planted("the wrapped module is called past its wrapper", "sync.bypassed", "bypass"),
+        planted("a layer is unfrozen after the wrap", "sync.params-not-reduced", "unfreeze"),
+        planted("parameters are replaced after the wrap", "sync.hooks-lost", "hooks-lost"),
+    ),
+)
+def script_sync(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Compares gradients between ranks at each recorded update, then says which mistake leaves such a pattern."""
+    table = trace.array("grad_digests")
+    if world(trace) < 2 or trace.job.parallel in ("sharded", "tensor"):
+        yield skip("not measured: no two ranks replicate the same gradients")
+        return
+    if table is None or not compared(table).any():
+        yield skip("not measured: needs gradients of two or more ranks")
+        return
+    judged = compared(table)
+    differs: Table = differing(table)[judged]
+    bad = differs.any(axis=1)
+    steps = np.asarray(trace.steps)[judged]
+    if not bad.any():
+        yield _too_often(trace) or ok(
+            f"gradients agree bit for bit on {table.shape[0]} ranks in {len(steps)} updates",
+            measured=0, unit="updates that differ", limit=0, limit_source=SOURCE,
+        )  # fmt: skip
+        return
+    if (why := _excused(trace, script, table, differs)) is not None:
+        yield unknown(why)
+        return
+    first = int(np.flatnonzero(bad)[0])
+    id, what, advice = _pattern(trace, script, table[:, judged], differs)
+    yield fail(
+        id,
+        f"{what}: gradients differ between ranks in {int(bad.sum())} of {len(steps)} updates",
+        measured=int(bad.sum()),
+        unit="updates that differ",
+        limit=0,
+        limit_source=SOURCE,
+        where=place(trace, 1, list(trace.steps).index(int(steps[first]))),
+        first_seen_step=int(steps[first]),
+        remedy=Remedy(text=advice),
+    )
+
+
+def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs: Table) -> str | None:
+    """Why differing gradients may be right: models averaged now and then, or ranks that train apart."""
+    params = trace.array("param_digests")
+    if params is not None:
+        apart = np.asarray(differing(params).any(axis=1))[compared(params)]
+        if apart.any() and not apart[int(np.flatnonzero(apart)[0]) :].all():
+            return "parameters part and agree again, as with models averaged every few updates (local SGD)"
+    if trace.job.parallel == "data":
+        return None
+    sampled = any(x["sampler"].get("distributed") for r in script.ranks for x in r.loaders if "sampler" in x)
+    partly = not differs.all(axis=1).all()
+    if sampled or partly:
+        return None
+    return "ranks never share gradients and no wrapper or DistributedSampler says they should; name the intended N"
+
+
+def _pattern(trace: TrainingTrace, script: WatchedScript, table: Table, differs: Table) -> tuple[str, str, str]:
+    bad = differs.any(axis=1)
+    with_grad = (table > -1).any(axis=(0, 1))
+    always = np.asarray(differs[bad].all(axis=0))
+    untouched = with_grad & ~differs.any(axis=0)
+    bypassed, last = recorded(trace, "bypassed"), recorded(trace, "last_synced")
+    if bypassed is not None and np.nanmedian(bypassed) > 0 and trace.job.parallel == "data":
+        text = "the wrapped module is called directly, so DDP never reduces"
+        return "sync.bypassed", text, "Call the DDP wrapper, not `model.module`."
+    if untouched.any() and always.any():
+        which = names(script, np.flatnonzero(always))
+        text = f"{int(always.sum())} of {len(always)} parameters are not reduced ({which})"
+        return "sync.params-not-reduced", text, "Wrap after all parameters exist and require gradients."
+    if last is not None and np.nanmedian(last) == 0:
+        text = "no_sync is active in the last micro-batch before the update"
+        return "sync.missing-on-step", text, "Leave no_sync before the last micro-batch of each window."
+    if trace.job.parallel == "data" and bad.mean() > 0.5:
+        text = "the wrapper was called and set to reduce, yet no gradient was reduced"
+        return "sync.hooks-lost", text, "Move or change parameters before the wrap: DDP's hooks sit on the old ones."
+    text = "gradients are not synchronised before the update"
+    return "sync.missing-on-step", text, "Reduce gradients once before each optimizer step."
+
+
+def _too_often(trace: TrainingTrace) -> Finding | None:
+    synced, micro, passes = (recorded(trace, n) for n in ("synced_passes", "micro_batches", "passes"))
+    usual = accumulation(trace)
+    if synced is None or micro is None or passes is None or usual is None or usual < 2:
+        return None
+    if float(np.nanmedian(passes)) != usual or float(np.nanmedian(synced)) < usual:
+        return None
+    return warn(
+        "sync.every-micro-step",
+        f"gradients are reduced {usual:g} times per update where once is enough: {usual - 1:g} of {usual:g}"
+        " all-reduces are needless",
+        measured=float(np.nanmedian(synced)),
+        unit="reductions/update",
+        limit=1,
+        limit_source="data parallelism needs one reduction per update",
+        where=place(trace, 0),
+        remedy=Remedy(text="Run all but the last micro-batch of a window inside `model.no_sync()`."),
+    )
+
+
+@check(
+    "script.replicas",
+    asks="Do replicas start equal and stay equal?",
+    plant=(
+        planted("ranks begin with different weights", "replica.init-differs", "init-differs", wrap="manual"),
+        planted("one rank changes its weights by itself", "replica.diverged", "drift"),
+        planted("running statistics differ", "replica.buffers-differ", "buffers", norm=True),
+    ),
+)
+def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """With equal gradients, replicas that differ either began apart or were changed outside the optimizer."""
+    grads, params = trace.array("grad_digests"), trace.array("param_digests")
+    if world(trace) < 2 or trace.job.parallel in ("sharded", "tensor") or grads is None or params is None:
+        yield skip("not measured: no two ranks replicate the same parameters")
+        return
+    if not compared(params).any():
+        yield skip("not measured: needs parameters of two or more ranks")
+        return
+    apart = np.asarray(differing(params).any(axis=1))
+    judged = compared(params)
+    if not apart[judged].any():
+        yield _buffers(trace, script) or ok(
+            f"replicated parameters agree bit for bit on {params.shape[0]} ranks in {int(judged.sum())} updates",
+            measured=0, unit="updates that differ", limit=0, limit_source="replicas hold equal parameters",
+        )  # fmt: skip
+        return
+    if differing(grads).any():
+        yield skip("not decided here: gradients differ too, which script.sync judges")
+        return
+    starts = {rank.start_digests for rank in script.ranks if rank.start_digests}
+    first = int(np.flatnonzero(apart)[0])
+    id = "replica.init-differs" if len(starts) > 1 else "replica.diverged"
+    how = "begin with different parameters" if len(starts) > 1 else f"part in update {trace.steps[first]}"
+    yield fail(
+        id,
+        f"replicas {how} although their gradients agree ({names(script, np.flatnonzero(differing(params)[first]))})",
+        measured=int(apart.sum()),
+        unit="updates that differ",
+        limit=0,
+        limit_source="replicas hold equal parameters",
+        where=place(trace, 1, first),
+        first_seen_step=trace.steps[first],
+        remedy=Remedy(text="Broadcast rank 0's parameters before training; change parameters on every rank alike."),
+    )
+
+
+def _buffers(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
+    table = recorded(trace, "norm_digest")
+    shared = [w["broadcast_buffers"] for rank in script.ranks for w in rank.wrapped]
+    if table is None or not shared or any(shared):
+        return None
+    known = (~np.isnan(table)).sum(axis=0) > 1
+    differs = known & (np.nanmax(np.where(np.isnan(table), -1, table), axis=0) != np.nanmin(table, axis=0))
+    if not differs[1:].any():
+        return None
+    return fail(
+        "replica.buffers-differ",
+        f"running statistics of normalisation layers differ between ranks in {int(differs.sum())} updates, and the"
+        " wrapper is told not to share buffers",
+        measured=int(differs.sum()),
+        unit="updates that differ",
+        limit=0,
+        limit_source="one model is saved and evaluated, so its buffers must not depend on the rank",
+        where=place(trace, 1, int(np.flatnonzero(differs)[0])),
+        remedy=Remedy(text="Use SyncBatchNorm or broadcast_buffers=True."),
+    )

@@ -1,0 +1,119 @@
+"""What was seen of a watched script beside its updates: loaders, wrappers, optimizers, claims, checkpoints, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from ddaudit.evidence.base import JsonEvidence
+from ddaudit.evidence.events import Stream
+
+__all__ = ["ResumeFacts", "WatchedRank", "WatchedScript"]
+
+
+class ResumeFacts(BaseModel):
+    """What an earlier watched run and this one tell together about a checkpoint that one saved and the other loaded.
+
+    ``None`` means "not known". ``samples`` are those of the interrupted epoch only.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    earlier: str
+    path: str
+    saved_update: int
+    stored_step: int | None = None
+    """The step number that the checkpoint itself holds."""
+    areas: tuple[str, ...] = ()
+    earlier_areas: tuple[str, ...] = ()
+    """Areas of training state that the earlier run had at all."""
+    samples_before: int | None = None
+    samples_repeated: int | None = None
+    samples_after: int | None = None
+    order_changed: bool | None = None
+    ranks_repeating: tuple[int, ...] = ()
+    mid_epoch: bool | None = None
+    equal_positions: bool | None = None
+    """Whether all ranks went on with the same samples, where before they read different ones."""
+    position_stored: bool = False
+    """Whether the checkpoint holds a position in the data: a sampler's or loader's state, or a count of batches."""
+    lr_first: float | None = None
+    """Learning rate of the very first update of the earlier run."""
+    lr_before: float | None = None
+    lr_expected: float | None = None
+    lr_after: float | None = None
+    optimizer_steps_before: int | None = None
+    optimizer_steps_after: int | None = None
+    params_equal: bool | None = None
+    """Whether the first update after resume began with the parameters that were saved."""
+    rng_equal: bool | None = None
+    overlap_updates: int = 0
+    """Updates that both runs made after the checkpoint, so that they can be compared one by one."""
+    first_difference: int | None = None
+    """First of those updates after which parameters differ."""
+
+
+class WatchedRank(BaseModel):
+    """The summary that one rank wrote last. See :mod:`ddaudit.watch.report` for the mappings' keys."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rank: int
+    world_size: int
+    frameworks: tuple[str, ...] = ()
+    loaders: tuple[Mapping[str, Any], ...] = ()
+    wrapped: tuple[Mapping[str, Any], ...] = ()
+    optimizers: tuple[Mapping[str, Any], ...] = ()
+    primary: int | None = None
+    parameters: tuple[str, ...] = ()
+    unreduced: tuple[str, ...] = ()
+    start_digests: tuple[int, ...] = ()
+    claims: tuple[Mapping[str, Any], ...] = ()
+    counters: Mapping[str, Sequence[Sequence[int]]] = {}
+    checkpoints: tuple[Mapping[str, Any], ...] = ()
+    evaluated: Mapping[str, Mapping[str, Sequence[int]]] = {}
+    graphs_alive: int = 0
+    collectives: Mapping[str, Sequence[float]] = {}
+    broken_hooks: Mapping[str, str] = {}
+    threads: int = 0
+    notes: Mapping[str, Any] = {}
+
+
+class WatchedScript(JsonEvidence):
+    """The script as a whole. ``expected`` are claims given on ddaudit's own command line."""
+
+    kind: ClassVar[str] = "script"
+
+    argv: tuple[str, ...] = ()
+    exit_code: int | None = None
+    signal: str | None = None
+    hang_s: float | None = None
+    """Seconds without progress after which the script was ended; None where it ended by itself."""
+    stacks: Mapping[str, tuple[str, ...]] = {}
+    cores: int | None = None
+    expected: Mapping[str, int] = {}
+    ranks: tuple[WatchedRank, ...] = ()
+    workers: tuple[Mapping[str, Any], ...] = ()
+    resume: ResumeFacts | None = None
+
+    @classmethod
+    def assemble(cls, streams: Sequence[Stream]) -> Self | None:
+        ranks: dict[int, tuple[int, dict[str, Any]]] = {}
+        for stream in streams:
+            for event in stream.of("watched"):
+                updates = max((o["updates"] for o in event.get("optimizers", ())), default=0)
+                held = ranks.get(event["rank"])
+                if held is None or updates >= held[0]:
+                    ranks[event["rank"]] = (updates, {k: v for k, v in event.items() if k not in ("event", "t")})
+        told = [e["script"] for s in streams for e in s.of("script")]
+        script: dict[str, Any] = told[-1] if told else {}
+        if not ranks and not script:
+            return None
+        workers = [e for s in streams for e in s.of("worker")]
+        return cls(
+            **script,
+            ranks=tuple(WatchedRank.model_validate(ranks[r][1]) for r in sorted(ranks)),
+            workers=tuple({k: v for k, v in w.items() if k not in ("event", "t")} for w in workers[:512]),
+        )

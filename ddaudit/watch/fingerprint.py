@@ -1,0 +1,97 @@
+"""Fingerprints of samples and tensors: 53-bit integers, equal for equal bits, stable between processes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["hash_bytes", "leaves", "local", "rows", "sample", "tensors"]
+
+MASK = (1 << 53) - 1
+MAX_DEPTH = 6
+
+_hasher: Callable[[], Any]
+try:
+    import xxhash
+
+    _hasher = xxhash.xxh3_64
+except ImportError:  # the script's environment may lack it; slower, and just as good
+
+    def _hasher() -> Any:
+        return hashlib.blake2b(digest_size=8)
+
+
+def hash_bytes(*parts: Any) -> int:
+    """53-bit hash of the concatenated bytes-like parts."""
+    state = _hasher()
+    for part in parts:
+        state.update(part)
+    return int.from_bytes(state.digest()[:8], "big") & MASK
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor; any other tensor itself. Starts no communication."""
+    found = getattr(tensor, "_local_tensor", tensor)
+    return found if isinstance(found, Tensor) else tensor
+
+
+def _bytes(tensor: Tensor) -> Any:
+    flat = local(tensor).detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
+
+
+def tensors(items: Iterable[Tensor]) -> int:
+    """One hash of the bits of several tensors, in order."""
+    return hash_bytes(*(_bytes(t) for t in items))
+
+
+def _pieces(item: Any, depth: int = 0) -> Iterator[Any]:
+    """Bytes of a sample before collation: tensors, arrays, numbers, strings and their containers."""
+    if isinstance(item, Tensor):
+        if item.layout is torch.strided:
+            yield _bytes(item)
+    elif isinstance(item, str):
+        yield item.encode("utf-8", "replace")
+    elif isinstance(item, bytes | bytearray | memoryview):
+        yield item
+    elif isinstance(item, bool | int | float):
+        yield repr(item).encode()
+    elif hasattr(item, "__array_interface__"):
+        yield getattr(item, "tobytes")()  # noqa: B009 - numpy arrays and PIL images share the protocol
+    elif isinstance(item, Mapping) and depth < MAX_DEPTH:
+        for key in item:
+            yield from _pieces(item[key], depth + 1)
+    elif isinstance(item, list | tuple) and depth < MAX_DEPTH:
+        for part in item:
+            yield from _pieces(part, depth + 1)
+
+
+def sample(item: Any) -> int:
+    """Fingerprint of one sample as the data set returned it."""
+    return hash_bytes(*_pieces(item))
+
+
+def leaves(batch: Any, depth: int = 0) -> Iterator[Tensor]:
+    """Tensors of a batch in a fixed order."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping) and depth < MAX_DEPTH:
+        for key in batch:
+            yield from leaves(batch[key], depth + 1)
+    elif isinstance(batch, list | tuple) and depth < MAX_DEPTH:
+        for part in batch:
+            yield from leaves(part, depth + 1)
+
+
+def rows(found: list[Tensor]) -> list[int]:
+    """Fingerprint of each row of collated tensors that share their first dimension; empty when there are none."""
+    first = next((t.shape[0] for t in found if t.dim() > 0), 0)
+    usable = [t for t in found if t.dim() > 0 and t.shape[0] == first and t.layout is torch.strided]
+    if not usable or first == 0:
+        return []
+    flat = [local(t).detach().cpu().contiguous().reshape(first, -1).view(torch.uint8).numpy() for t in usable]
+    return [hash_bytes(*(memoryview(part[i]) for part in flat if part.shape[1])) for i in range(first)]

@@ -1,0 +1,127 @@
+"""Parameters of one optimizer as the watcher sees them: digests of everything, and small slices in full.
+
+A slice is followed through a window: the gradients that arrive in it by autograd are added up (what this rank alone
+computed), then it is read after the last backward pass, before clipping, and at the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import unserializable_hook
+
+from ddaudit.watch.fingerprint import local, tensors
+from ddaudit.watch.patching import Guard
+
+__all__ = ["ROLES", "Parameters"]
+
+#: What of a slice is read when, in the order of the ``role`` axis of ``grad_slices``.
+ROLES = ("arrived", "ended", "unclipped", "stepped")
+SLICES, ELEMENTS = 6, 64
+MAX_GROUPS = 256
+
+
+class Parameters:
+    """The parameters of an optimizer, in the order of its groups."""
+
+    def __init__(self, optimizer: Any, guard: Guard) -> None:
+        self.items: list[Tensor] = [p for g in optimizer.param_groups for p in g["params"]]
+        self.chosen = _spread([p for p in self.items if p.requires_grad], SLICES)
+        self.sampling = True
+        self.touched = False
+        self.slices: dict[str, list[list[float]]] = {}
+        self._arrived: dict[int, Tensor] = {}
+        for index, parameter in enumerate(self.chosen):
+            parameter.register_hook(_follower(self, index, guard))  # type: ignore[no-untyped-call]
+
+    @property
+    def numel(self) -> int:
+        return sum(p.numel() for p in self.items)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(local(p).numel() * p.element_size() for p in self.items)
+
+    def arrive(self, index: int, gradient: Tensor) -> None:
+        """Adds what autograd brings to a slice."""
+        self.touched = True
+        if self.sampling:
+            part = local(gradient).detach().reshape(-1)[:ELEMENTS].to(torch.float64)
+            before = self._arrived.get(index)
+            self._arrived[index] = part.clone() if before is None else before + part
+
+    def cleared(self) -> bool:
+        """True when no chosen parameter holds a gradient other than zero."""
+        held = [p.grad for p in self.chosen if p.grad is not None]
+        return not any(bool((local(g).reshape(-1)[: 4 * ELEMENTS] != 0).any()) for g in held)
+
+    def forget(self) -> None:
+        """Starts a window."""
+        self._arrived.clear()
+        self.slices.clear()
+
+    def read(self, role: str) -> None:
+        """Notes the chosen gradients under a role; later readings of one role replace earlier ones."""
+        if not self.sampling:
+            return
+        if role == "arrived":
+            found = [self._arrived.get(i) for i in range(len(self.chosen))]
+        else:
+            found = [None if p.grad is None else local(p.grad).detach().reshape(-1)[:ELEMENTS] for p in self.chosen]
+        self.slices[role] = [[] if part is None else part.to(torch.float64).tolist() for part in found]
+
+    def table(self) -> list[list[float]]:
+        """Readings [role][slot] of the window, NaN where there was none."""
+        nan = float("nan")
+        widths = [min(ELEMENTS, local(p).numel()) for p in self.chosen]
+        result = []
+        for role in ROLES:
+            parts = self.slices.get(role, [[] for _ in self.chosen])
+            result.append([x for part, width in zip(parts, widths, strict=True) for x in (part or [nan] * width)])
+        return result
+
+    def digests(self) -> list[int]:
+        """Digest of each parameter (or of groups of neighbours, where there are more than 256)."""
+        return [tensors(part) for part in _groups(self.items)]
+
+    def grad_digests(self) -> list[int]:
+        """Digest of each gradient; -1 where a parameter has none."""
+        result = []
+        for part in _groups(self.items):
+            held = [p.grad for p in part if p.grad is not None]
+            result.append(tensors(held) if held else -1)
+        return result
+
+    def grad_norm(self) -> float:
+        """L2 norm of this rank's gradients, NaN when there are none."""
+        held = [local(p.grad).detach() for p in self.items if p.grad is not None]
+        if not held:
+            return float("nan")
+        norms = torch._foreach_norm(held) if len({g.dtype for g in held}) == 1 else [g.norm() for g in held]
+        return float(torch.linalg.vector_norm(torch.stack([n.to(torch.float64) for n in norms])))
+
+    def names(self, known: dict[int, str]) -> list[str]:
+        """One name a digest."""
+        groups = _groups(self.items)
+        return [known.get(id(g[0]), "?") + (f" +{len(g) - 1}" if len(g) > 1 else "") for g in groups]
+
+
+def _groups(items: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    width = -(-len(items) // MAX_GROUPS) if items else 1
+    return [items[i : i + width] for i in range(0, len(items), width)]
+
+
+def _spread(items: list[Tensor], count: int) -> list[Tensor]:
+    if len(items) <= count:
+        return items
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+
+
+def _follower(parameters: Parameters, index: int, guard: Guard) -> Any:
+    def follow(gradient: Tensor) -> None:
+        guard.call("gradient", parameters.arrive, index, gradient)
+
+    return unserializable_hook(follow)  # type: ignore[no-untyped-call]

@@ -1,0 +1,291 @@
+"""Joins what the hooks see into one event per optimizer update."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddaudit.watch import fingerprint, losses, random_state
+from ddaudit.watch.gradients import Parameters
+from ddaudit.watch.loaders import Batch, Loaders
+from ddaudit.watch.models import Call, Models
+from ddaudit.watch.patching import Guard
+from ddaudit.watch.report import Reporter
+from ddaudit.watch.windows import Back, Window
+
+__all__ = ["Recorder"]
+
+#: Updates that are sampled whole before sampling thins out.
+FULL_UPDATES = 24
+#: Bytes of parameters and gradients that are digested per update on average (xxh3: about 10 GB/s).
+DIGEST_BYTES = 16 << 20
+
+
+class Recorder:
+    """One per process. Nothing is written before the process proves to be a rank that trains."""
+
+    def __init__(self, reporter: Reporter, every: int) -> None:
+        self.guard = Guard()
+        self.reporter, self.every = reporter, max(1, every)
+        self.loaders, self.models = Loaders(self.guard), Models(self.guard)
+        self.windows: dict[int, Window] = {}
+        self.primary: Window | None = None
+        self.calls: list[Call] = []
+        self.fresh: list[Batch] = []
+        self.prints: list[int] = []
+        self.rows = 0
+        self.backward_depth = 0
+        self.scale = 1.0
+        self.spent = {"forward_s": 0.0, "backward_s": 0.0, "comm_wait_s": 0.0, "checkpoint_s": 0.0}
+        self.moved = {"calls": 0.0, "bytes": 0.0}
+        self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
+        self.alive: list[weakref.ref[Any]] = []
+        self._fetching: dict[str, int] = {}
+        self._last_wait, self._last_cpu = 0.0, time.process_time()
+        self._last_run_wait = 0.0
+        self._norms = math.nan
+        self.loaders.on_fetch = self._on_fetch
+        self.models.on_enter, self.models.on_leave = self._on_enter, self._on_leave
+
+    # -- optimizers ---------------------------------------------------------------------------------------------
+
+    def window(self, optimizer: Any) -> Window:
+        """The window of an optimizer, made when it is first seen."""
+        found = self.windows.get(id(optimizer))
+        if found is None:
+            found = Window(len(self.windows), optimizer, Parameters(optimizer, self.guard))
+            self.windows[id(optimizer)] = found
+            self.models.adopt(found.parameters.items)
+        return found
+
+    def sampled(self, update: int) -> bool:
+        """Whether costly facts of an update are recorded; equal on all ranks of equal models."""
+        if self.every > 1:
+            return update < 3 or update % self.every == 0
+        primary = self.primary or next(iter(self.windows.values()), None)
+        stride = 1 if primary is None else max(1, -(-2 * primary.parameters.nbytes // DIGEST_BYTES))
+        return update < 3 or update % stride == 0
+
+    def before_step(self, optimizer: Any, closure: bool) -> None:
+        """Before the update: gradients are final unless a closure is yet to compute them."""
+        window = self.window(optimizer)
+        if _only_initialises(window, closure):
+            return
+        if self.primary is None:
+            known = list(self.windows.values())
+            self.primary = max(known, key=lambda w: (w.parameters.numel, -w.number))
+            self.reporter.begin(self)
+            self.reporter.start_digests(window.parameters.digests() if window is self.primary else [])
+        window.entered = time.perf_counter()
+        if not closure:
+            self._read_stepped(window)
+
+    def _read_stepped(self, window: Window) -> None:
+        window.parameters.read("stepped")
+        if window is self.primary and self.sampled(window.updates):
+            self.reporter.gradients(window.parameters.grad_digests(), window.parameters.grad_norm())
+
+    def after_step(self, optimizer: Any, closure: bool) -> None:
+        """After the update: writes the event of the primary optimizer, counts the others'."""
+        window = self.window(optimizer)
+        if _only_initialises(window, closure):
+            return
+        if closure:
+            self._read_stepped(window)
+        if window is self.primary:
+            self.reporter.step(self, window)
+            self._reset_times()
+        window.stepped()
+        window.parameters.sampling = window.updates < FULL_UPDATES or window.updates % 16 == 0
+
+    def _reset_times(self) -> None:
+        for name in self.spent:
+            self.spent[name] = 0.0
+        self.moved = {"calls": 0.0, "bytes": 0.0}
+        self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
+
+    def input_seconds(self) -> float:
+        """Time waited for loaders since this was last asked."""
+        waited, self._last_wait = self.loaders.wait_s - self._last_wait, self.loaders.wait_s
+        return waited
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the process since this was last asked."""
+        now = time.process_time()
+        spent, self._last_cpu = now - self._last_cpu, now
+        return spent
+
+    def run_wait_seconds(self) -> float:
+        """Time that this thread waited for a core since this was last asked (schedstat's second field)."""
+        file = Path("/proc/thread-self/schedstat")
+        now = int(file.read_text("ascii").split()[1]) / 1e9 if file.exists() else 0.0
+        waited, self._last_run_wait = now - self._last_run_wait, now
+        return waited
+
+    # -- data and models ----------------------------------------------------------------------------------------
+
+    def _early(self) -> bool:
+        return self.primary is None or self.primary.updates < 32
+
+    def _on_fetch(self, when: str) -> None:
+        if not self._early():
+            return
+        found = random_state.streams()
+        if when == "before":
+            self._fetching = found
+        else:
+            drawn = [self._fetching[k] for k in sorted(found) if self._fetching.get(k, found[k]) != found[k]]
+            if drawn:
+                self.draws["fetch"] = float(hash(tuple(drawn)) & fingerprint.MASK)
+
+    def _on_enter(self, call: Call) -> None:
+        if call.grad:
+            self.draws["before"] = float(random_state.torch_stream())
+            if self._norms != self._norms or self.primary is None or self.primary.updates % 4 == 0:
+                self.reporter.norms = self.models.norm_digest()
+        batch = self.loaders.find(call.inputs)
+        if batch is not None:
+            if call.grad:
+                batch.state = "train"
+                if not any(batch is other for other in self.fresh):
+                    self.fresh.append(batch)
+            elif batch.state == "fetched":
+                batch.state = "eval"
+                self.reporter.evaluated(batch)
+        elif call.grad:
+            self._unmatched(call)
+
+    def _unmatched(self, call: Call) -> None:
+        """Inputs that no loader gave: they stand for the samples where there is no loader."""
+        first = next((t for t in call.inputs if t.dim() > 0), None)
+        if first is None:
+            return
+        self.rows += int(first.shape[0])
+        if first.device.type == "cpu" and self._early():
+            self.prints += fingerprint.rows(call.inputs)[:4096]
+
+    def _on_leave(self, call: Call) -> None:
+        if call.grad:
+            self.calls.append(call)
+            self.spent["forward_s"] += call.seconds
+            if self.draws["before"] == self.draws["before"]:
+                drew = random_state.torch_stream() != int(self.draws["before"])
+                self.draws["forward"] = max(float(drew), self.draws["forward"] if self.calls[1:] else 0.0)
+
+    # -- backward -----------------------------------------------------------------------------------------------
+
+    def before_backward(self, roots: Any) -> Back | None:
+        """Sees whether gradients were cleared, and takes the loss's graph apart."""
+        for window in self.windows.values():
+            if window.parameters.cleared():
+                window.mark_cleared()
+            window.touched = False
+        found = [roots] if isinstance(roots, Tensor) else list(roots)
+        root = found[0] if found else None
+        micro = losses.inspect(root, self.guard) if isinstance(root, Tensor) and root.grad_fn else losses.Micro(None)
+        if isinstance(root, Tensor) and root.grad_fn is not None:
+            self._follow(micro.node or root.grad_fn)
+            micro.node = None
+        synced = [c.sync for c in self.calls if c.sync is not None]
+        batches = self.fresh or self._guess_batches()
+        back = Back(
+            micro, batches, self.prints, self.rows, synced[-1] if synced else None,
+            any(c.bypass for c in self.calls), self.scale,
+        )  # fmt: skip
+        self.calls, self.fresh, self.prints, self.rows = [], [], [], 0
+        return back
+
+    def _guess_batches(self) -> list[Batch]:
+        """Batches that were fetched and never recognised in a model's input, because the script made new tensors of
+        them. The newest one counts, so that skipped and evaluated batches do not."""
+        if any(b.state == "train" for b in self.loaders.pending) or not self.loaders.pending:
+            return []
+        unused = [b for b in self.loaders.pending if b.state == "fetched"]
+        if not unused or (self.loaders.pending[-1] is not unused[-1]):
+            return []
+        chosen = unused[0] if self.loaders.in_order else unused[-1]
+        chosen.state = "guessed"
+        return [chosen]
+
+    def after_backward(self, back: Back, seconds: float) -> None:
+        """Adds the pass to the windows whose gradients it reached."""
+        back.seconds = seconds
+        self.spent["backward_s"] += seconds
+        windows = list(self.windows.values())
+        touched = [w for w in windows if w.parameters.touched] or windows
+        for window in touched:
+            window.parameters.touched = False
+            window.backs.append(back)
+            window.parameters.read("arrived")
+            window.parameters.read("ended")
+        for window in windows:
+            if window.entered:
+                window.inside_s += seconds
+
+    def _follow(self, node: Any) -> None:
+        """Leaves a mark in the graph that dies with it, to see graphs that the script keeps alive."""
+        mark = _Mark()
+        node.metadata["ddaudit"] = mark
+        self.alive = [r for r in self.alive[-400:] if r() is not None]
+        self.alive.append(weakref.ref(mark))
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def clip_begins(self) -> None:
+        """Gradients before clipping, and whether a scaler still holds them multiplied."""
+        for window in self.windows.values():
+            window.parameters.read("unclipped")
+            scaled = any(b.scale != 1.0 for b in window.backs)
+            window.clips += 1
+            window.early_clips += int(scaled and not window.unscaled)
+
+    def clip_ended(self, norm: Any, limit: float) -> None:
+        """The norm by which this rank clipped."""
+        value = getattr(norm, "_local_tensor", norm)
+        for window in self.windows.values():
+            if not hasattr(norm, "_local_tensor"):
+                window.clip_norm = float(value)
+            window.clip_limit = float(limit)
+
+    def tick(self, optimizer: Any) -> None:
+        """A learning-rate scheduler stepped."""
+        for window in self.windows.values():
+            mine = window.optimizer.param_groups  # frameworks wrap optimizers; the groups stay the same object
+            if optimizer is None or getattr(optimizer, "param_groups", None) is mine:
+                window.ticks += 1
+
+    def resident_bytes(self) -> float:
+        """Resident memory of this process."""
+        return float(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def frameworks(self) -> list[str]:
+        """Training frameworks that this process imported."""
+        names = ("accelerate", "transformers", "lightning", "pytorch_lightning", "deepspeed", "torchdata")
+        return [n for n in names if n in sys.modules]
+
+    @property
+    def distributed(self) -> tuple[int, int]:
+        """Rank and world size, from the process group or the launcher's environment."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _only_initialises(window: Window, closure: bool) -> bool:
+    """True for the step at learning rate 0 without any backward pass by which ``get_state_dict`` makes an optimizer
+    create its state: no update of the training."""
+    rates = [float(g.get("lr", 1.0)) for g in window.optimizer.param_groups]
+    return not closure and not window.backs and not any(rates)
+
+
+class _Mark:
+    """Lives exactly as long as the graph node that it was hung on."""
