@@ -17,13 +17,13 @@ LOADED = packs.load(entries=False, environment=False)
 
 
 def sampled(spec: CheckSpec) -> CheckSpec:
-    """Of a matrix of faults and types, cells that together show each fault and each type once; `ddaudit selftest`
-    runs them all. Other plants are all kept."""
+    """Of a matrix of faults and types, cells that together show each fault and each type once; of plants that start a
+    whole script, the first. Other plants are all kept. `ddaudit selftest` runs every one."""
     faults: set[object] = set()
     types: set[str] = set()
     kept = []
     for plant in spec.plants:
-        fault = plant.planted.get("plant", plant.name)
+        fault = "watched" if plant.probe == "watch" else plant.planted.get("plant", plant.name)
         if not plant.not_applicable and (fault not in faults or plant.types not in types):
             faults.add(fault)
             types.add(plant.types)
