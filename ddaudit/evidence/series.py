@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["LISTS", "SERIES"]
+__all__ = ["LISTS", "SERIES", "WATCHED"]
 
 #: Series of a trace, axes (rank, step): name -> (unit, meaning). ``step`` counts optimizer updates from 0.
 SERIES: dict[str, tuple[str, str]] = {
@@ -54,7 +54,10 @@ SERIES: dict[str, tuple[str, str]] = {
     "buffer_digest": ("digest", "digest of the buffers that this rank replicates, after the update"),
     "rng_digest": ("digest", "digest of this rank's random state before the step"),
     "batch_digest": ("digest", "digest of the token ids this rank read in this update"),
-    # What only a watched script records:
+}
+
+#: Further series that only a watched script records.
+WATCHED: dict[str, tuple[str, str]] = {
     "loss_raw": ("1", "mean of the losses on which backward was called, in whatever unit the script computes"),
     "loss_bad": ("1", "1 where one of those losses was NaN or infinite"),
     "passes": ("1", "backward calls since gradients were cleared, whatever they were for"),
@@ -76,6 +79,7 @@ SERIES: dict[str, tuple[str, str]] = {
     "collective_calls": ("1", "collectives that the script itself called since the previous update"),
     "collective_bytes": ("byte", "payload of those collectives"),
 }
+SERIES |= WATCHED
 
 #: Arrays of a watched script beside :data:`SERIES`: name -> (unit, axes, value that stands for "not recorded").
 LISTS: dict[str, tuple[str, tuple[str, ...], float]] = {
