@@ -84,20 +84,29 @@ def builtin() -> Path:
     return here / "_pack" if (here / "_pack").is_dir() else here.parent
 
 
-def load(folders: Sequence[str | Path] = (), *, entries: bool = True, environment: bool = True) -> Packs:
+def load(
+    folders: Sequence[str | Path] = (),
+    *,
+    entries: bool = True,
+    environment: bool = True,
+    parts: Sequence[str] = ("checks", "probes"),
+) -> Packs:
     """Loads the built-in pack, entry points, ``DDAUDIT_PACKS`` and ``folders``, in that order.
+
+    ``parts`` says which code is imported: a rank needs probes alone, and importing a hundred checks in each rank of
+    each step would cost more than starting it.
 
     Raises:
         PackProblem: a folder does not exist or holds nothing of a pack, or an id is declared twice.
     """
     loaded = Packs()
-    _add(loaded, Pack("builtin", builtin(), builtin=True))
+    _add(loaded, Pack("builtin", builtin(), builtin=True), parts)
     named = _entry_folders() if entries else []
     named += [Path(p) for p in os.environ.get(ENV, "").split(os.pathsep) if p] if environment else []
     for folder in [*named, *(Path(f) for f in folders)]:
         resolved = folder.expanduser().resolve()
         if resolved not in [p.folder for p in loaded.packs]:
-            _add(loaded, Pack(resolved.name, resolved))
+            _add(loaded, Pack(resolved.name, resolved), parts)
     return loaded
 
 
@@ -118,14 +127,14 @@ def _entry_folder(entry: EntryPoint) -> Path:
 PARTS = ("checks", "probes", "runbooks", "templates")
 
 
-def _add(loaded: Packs, pack: Pack) -> None:
+def _add(loaded: Packs, pack: Pack, parts: Sequence[str]) -> None:
     if not pack.folder.is_dir():
         raise PackProblem("no such folder", where=str(pack.folder), expected="the folder of a pack")
     if not any((pack.folder / part).is_dir() for part in PARTS):
         raise PackProblem("not a pack", where=str(pack.folder), expected=f"a folder with one of {', '.join(PARTS)}/")
     loaded.packs.append(pack)
     with filling(loaded.registry):
-        for part in ("checks", "probes"):
+        for part in parts:
             _import_part(loaded, pack, part)
     for path in sorted((pack.folder / "runbooks").glob("*.md")):
         if path.stem in loaded.runbooks:

@@ -178,7 +178,7 @@ def _run(order: Order, events: EventWriter) -> None:
 
 
 def _find_probe(plan: Plan, order: Order) -> ProbeSpec:
-    loaded = packs.load(plan.packs, entries=False, environment=False)
+    loaded = packs.load(plan.packs, entries=False, environment=False, parts=("probes",))
     name = order.step.probe or ""
     if name not in loaded.registry.probes and loaded.failures:
         broken = loaded.failures[0]

@@ -40,6 +40,8 @@ class SyncLedger:
         self.groups: list[list[int]] = []
         self._index: dict[dist.ProcessGroup, int] = {}
         self._queue = RunQueue()
+        self.left: float | None = None
+        """When the last blocking collective ended; None before the first."""
         self._clear()
 
     def _clear(self) -> None:

@@ -36,7 +36,8 @@ class HybridSharded(ShardedData):
         """Runs after the all-reduce over the replicas, on the slice that was reduced. It follows the reduce-scatter at
         once, so it began when that ended; it carries no further parameters, so only calls and bytes are counted."""
         self.ledger.count(part, 0)
-        if self.ledger.timed:
+        # A shard axis of one rank has no reduce-scatter before it, so there is no beginning to take.
+        if self.ledger.timed and self.ledger.left is not None:
             self.ledger.waited(self.place.group("replicate"), self.ledger.left, time.perf_counter())
 
     def replicated(self) -> list[str]:
