@@ -34,6 +34,7 @@ def test_a_fault_that_cannot_occur_is_refused_with_its_reason() -> None:
 
 
 def test_every_cell_that_is_not_refused_can_be_planted() -> None:
+    planted, refused = [], []
     for name in FAULTS:
         for kind in KINDS:
             for form in VARIANTS[kind]:
@@ -41,7 +42,13 @@ def test_every_cell_that_is_not_refused_can_be_planted() -> None:
                     params = TrainParams(parallel=kind, variant=form, plant=name, **params_for(name, kind))
                     layout = geometry(params, 1)
                     place = Place(0, 1, torch.device("cpu"), layout, {"dp": 0}, None)
-                    planting.plant(Trainer(params, place, None))
+                    try:
+                        planting.plant(Trainer(params, place, None))
+                        planted.append((name, kind, form))
+                    except UsageProblem as problem:
+                        refused.append((name, kind, form, str(problem)))
+    assert refused == []
+    assert {name for name, _, _ in planted} == set(FAULTS)
 
 
 def test_an_unknown_fault_is_answered_with_the_nearest() -> None:
