@@ -71,6 +71,8 @@ def _named(launch: LaunchFacts, culprits: list[RankOutcome]) -> Iterator[Finding
     for rank in culprits:
         hung = rank.state in STUCK or rank.state == "done"
         key: tuple[object, ...] = (rank.rank,) if hung else (rank.state, rank.exit_code, rank.signal)
+        if rank.state == "host-lost":
+            key = (rank.host,)
         shared.setdefault(key, []).append(rank)
     for members in shared.values():
         first = members[0]
@@ -78,6 +80,8 @@ def _named(launch: LaunchFacts, culprits: list[RankOutcome]) -> Iterator[Finding
             yield draft(
                 Status.ERROR, "launch.problem", first.error or "a rank could not do its work", where=_where(first)
             )
+        elif first.state == "host-lost":
+            yield _host_lost(launch, members)
         elif first.state in STUCK or first.state == "done":
             yield _hung(launch, first)
         else:
@@ -91,6 +95,30 @@ def _lost(launch: LaunchFacts, members: list[RankOutcome]) -> Finding:
     said = f": {_line(first.error)}" if first.error else ""
     text = f"{who} was lost after {launch.seconds:.1f} s, {how}{said}; {first.why}{_position(launch, first)}"
     return _fail(launch, "launch.rank-lost", text, first, len(members), _lost_remedy(launch, first))
+
+
+def _host_lost(launch: LaunchFacts, members: list[RankOutcome]) -> Finding:
+    first = members[0]
+    ranks = "rank " + ", ".join(str(r.rank) for r in members[:8])
+    if len(members) > 8:
+        ranks += f" and {len(members) - 8} more"
+    text = f"host {first.host} was lost after {launch.seconds:.1f} s with {ranks}: {_line(first.error)}"
+    remedy = Remedy(
+        text="Is the host up, and does it answer on the interface that the run used? Its kernel log and the scheduler"
+        " tell why it went; events that it did not send in time are in its own folder for temporary files.",
+        commands=(f"ping -c 3 {first.host}", f"scontrol show node {first.host}", "dmesg -T | tail -50"),
+    )
+    return fail(
+        "launch.host-lost",
+        text,
+        severity=Severity.CRITICAL,
+        measured=len(members),
+        unit="ranks",
+        limit=0,
+        limit_source="every rank must run to its end",
+        where=Where(host=first.host, step=first.last_step),
+        remedy=remedy,
+    )
 
 
 def _hung(launch: LaunchFacts, rank: RankOutcome) -> Finding:

@@ -78,14 +78,14 @@ class CheckSpec:
 
 @dataclass(frozen=True)
 class ProbeSpec:
-    """A registered probe. ``where`` is "ranks" (one process a rank, joined by a process group) or "host" (one process
-    without torch)."""
+    """A registered probe. ``where`` is "ranks" (one process a rank, joined by a process group), "host" (one process
+    without torch, on the first host) or "hosts" (one such process on every host of the run)."""
 
     name: str
     function: Callable[..., None]
     params: type[BaseModel]
     produces: tuple[type[Evidence], ...]
-    where: Literal["ranks", "host"]
+    where: Literal["ranks", "host", "hosts"]
     doc: str
     source: Source
 
@@ -161,7 +161,7 @@ def probe(
     *,
     produces: Sequence[type[Evidence]],
     params: type[BaseModel] = NoParams,
-    where: Literal["ranks", "host"] = "host",
+    where: Literal["ranks", "host", "hosts"] = "host",
 ) -> Callable[[F], F]:
     """Registers a probe: ``function(context, params) -> None`` that records facts through ``context.events``."""
 

@@ -29,6 +29,7 @@ from ddaudit import flightrecorder, packs
 from ddaudit.context import ProbeContext
 from ddaudit.errors import LaunchProblem, PackProblem, Problem, RunbookProblem
 from ddaudit.evidence.events import EventWriter
+from ddaudit.network import choose_interface, clock_id
 from ddaudit.redact import learn
 from ddaudit.registry import ProbeSpec
 from ddaudit.runbook.model import Plan, PlannedStep
@@ -58,11 +59,13 @@ class _Strict(BaseModel):
 
 
 class Store(_Strict):
-    """Where ranks meet: a TCPStore on ``host:port``. ``listen_fd`` is its bound socket, in rank 0 only."""
+    """Where ranks meet: a TCPStore on ``host:port``. ``listen_fd`` is its bound socket, in rank 0 only. ``interface``
+    is the network interface of this host that leads to the others; None where all ranks are of one host."""
 
     host: str
     port: int
     listen_fd: int | None = None
+    interface: str | None = None
 
 
 class Order(_Strict):
@@ -83,6 +86,8 @@ class Order(_Strict):
     local_world_size: int
     deadline: float
     store: Store | None = None
+    scratch_root: Path | None = None
+    """The run folder whose ``scratch`` all hosts share; None: each host has its own."""
     facts: Mapping[str, Any] = Field(default_factory=dict)
     secrets: tuple[str, ...] = Field((), repr=False)
     """Values that no event may hold; told over the socket and never written."""
@@ -106,7 +111,7 @@ class Order(_Strict):
 
     @property
     def scratch(self) -> Path:
-        return self.run_dir / "scratch" / self.folder
+        return (self.scratch_root or self.run_dir) / "scratch" / self.folder
 
     def make_folders(self) -> None:
         """Makes the step's folders, one level at a time: a run folder that was removed must not come back."""
@@ -152,6 +157,7 @@ def _run(order: Order, events: EventWriter) -> None:
         python=platform.python_version(),
         torch=getattr(torch, "__version__", None),
         main_thread=f"{threading.get_ident():#018x}",
+        clock=clock_id(),
     )
     with _phase(events, "load"):
         plan = Plan.model_validate_json(order.plan.read_text("utf-8"))
@@ -184,7 +190,7 @@ def _find_probe(plan: Plan, order: Order) -> ProbeSpec:
         broken = loaded.failures[0]
         raise PackProblem(f"no probe {name!r}, and a pack did not import: {broken.error}", where=broken.file)
     spec = loaded.registry.probe(name)
-    if spec.where == "host" and order.world_size != 1:
+    if spec.where != "ranks" and order.world_size != 1:
         raise RunbookProblem(
             f"probe {name!r} runs once per host, the step asks for {order.world_size} ranks",
             where=order.step.source,
@@ -218,9 +224,7 @@ def _join(order: Order, context: ProbeContext) -> None:
         raise LaunchProblem("the step's probe runs on ranks, but the launcher gave no place to meet")
     # Read by libtorch when the first process group is made, so setting them after the import is early enough.
     flightrecorder.switch_on()
-    if order.store.host == "127.0.0.1" and Path("/sys/class/net/lo").exists():
-        # gloo would look its own host name up, which fails or wanders off on hosts without a working resolver.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    choose_interface(order.store.host, order.store.interface, order.host)
     with _phase(context.events, "import"):
         import torch
     cores = len(os.sched_getaffinity(0))

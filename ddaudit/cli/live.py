@@ -33,7 +33,7 @@ class LiveView:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not enabled)
         self._ascii = ascii_only
         self._live: Live | None = None
-        self._head = ""
+        self._head = self._note = ""
         self._next_word_s = WORD_EVERY_S
 
     def __enter__(self) -> Self:
@@ -54,12 +54,17 @@ class LiveView:
 
     def progress(self, progress: Progress) -> None:
         """Rewrites the status line: elapsed, deadline, ranks that have not ended."""
-        waited = ", ".join(f"rank {r}" for r in progress.waiting_for[:4])
+        on = {rank: f" on {host}" for rank, host in progress.hosts.items()}
+        waited = ", ".join(f"rank {r}{on.get(r, '')}" for r in progress.waiting_for[:4])
         more = f" and {len(progress.waiting_for) - 4} more" if len(progress.waiting_for) > 4 else ""
         text = f"{self._head}: {progress.elapsed_s:.0f} s of at most {progress.deadline_s:.0f} s"
         text += f", waiting for {waited}{more}" if waited else ""
+        text = f"{self._head}: {progress.note}" if progress.note else text
         self._status(text)
-        if self._live is None and progress.elapsed_s >= self._next_word_s:
+        if self._live is None and progress.note and progress.note != self._note:
+            self._note = progress.note
+            self._console.print(Text(printable(text)))
+        elif self._live is None and progress.elapsed_s >= self._next_word_s:
             self._next_word_s = progress.elapsed_s + WORD_EVERY_S
             self._console.print(Text(printable(text)))
 

@@ -24,12 +24,14 @@ from ddaudit.cli.common import (
     parse_params,
     write_reports,
 )
+from ddaudit.cli.hosts import conducting, find, follow, host_options
 from ddaudit.cli.streams import Stopped
 from ddaudit.errors import UsageProblem
 from ddaudit.redact import HIDE_USERS
 
 if TYPE_CHECKING:
     from ddaudit.engine import Session, Walk
+    from ddaudit.launch import Fleet, Place
     from ddaudit.record import Record
 
 __all__ = ["command"]
@@ -67,22 +69,31 @@ FORMATS = ("text", "json", "html", "md", "junit")
 @click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
 @click.option("--no-progress", is_flag=True, help="Nothing on stderr while it runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@host_options
 @pack_options
 @json_option
 def command(**options: Any) -> int:
     """Run a runbook: train, measure, judge, report.
 
-    RUNBOOK is an id (see `ddaudit list runbooks`) or a file; the default is scale-out.
+    RUNBOOK is an id (see `ddaudit list runbooks`) or a file; the default is scale-out. On several hosts start it once
+    on each, with torchrun's flags, or by srun or torchrun: host 0 conducts, writes the run folder and reports.
     """
     if options["redact_users"]:
         os.environ[HIDE_USERS] = "1"
-    session = _resumed(options) if options["resume"] else _new(options)
+    place = find(options)
+    if place is not None and not place.conducts and not options["dry_run"]:
+        return follow(place, options)
     if options["dry_run"]:
-        return _show_plan(session, options["as_json"])
-    return _execute(session, options)
+        return _show_plan(_session(options, place), options["as_json"])
+    with conducting(place, options) as fleet:
+        return _execute(_session(options, place), options, fleet)
 
 
-def _new(options: dict[str, Any]) -> Session:
+def _session(options: dict[str, Any], place: Place | None) -> Session:
+    return _resumed(options) if options["resume"] else _new(options, place)
+
+
+def _new(options: dict[str, Any], place: Place | None) -> Session:
     from ddaudit.engine.session import new_run_id, prepare
 
     return prepare(
@@ -99,6 +110,7 @@ def _new(options: dict[str, Any]) -> Session:
         argv=["ddaudit", *sys.argv[1:]],
         job=options["job"],
         job_set=parse_params(options["job_set"], "--job-set"),
+        place=place,
     )
 
 
@@ -123,7 +135,7 @@ def _resumed(options: dict[str, Any]) -> Session:
     return resume(run_dir, load_packs(list(folders), options["packs"]))
 
 
-def _execute(session: Session, options: dict[str, Any]) -> int:
+def _execute(session: Session, options: dict[str, Any], fleet: Fleet | None) -> int:
     from ddaudit.cli.live import LiveView
     from ddaudit.engine import Options, Settings, restore
 
@@ -133,7 +145,9 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
     settings = Settings(**{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")})
     chosen = Options(settings, parse_params(options["answers"], "--answers"), _ask())
     view = LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"])
-    with session.walking(chosen, view) as walk, _signals(walk):
+    with session.walking(chosen, view, fleet) as walk, _signals(walk):
+        if fleet is not None:
+            fleet.on_signal = walk.interrupt
         with view:
             record = walk.execute("run")
         return _tell(record, session, options)

@@ -6,26 +6,34 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddaudit.engine.gather import gather
+from ddaudit.engine.gather import gather, gather_others
 from ddaudit.engine.outcome import Judged, Outcome, State, evidence_kinds, judge_step
 from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.launch import LaunchFacts
-from ddaudit.launch import LocalLauncher, Progress
+from ddaudit.launch import TRAINING, Fleet, FleetLauncher, LocalLauncher, Progress
 from ddaudit.redact import HIDDEN
 from ddaudit.registry import Registry
 from ddaudit.runbook.model import Plan, PlannedStep
 
 __all__ = ["Attempts"]
 
+#: Probes that need more of torch than its collectives; importing that is worth it for them alone.
+TRAINERS = ("train", "watch")
+
 
 class Attempts:
-    """Starts steps in one run folder. :meth:`interrupt` may come from a signal handler at any time."""
+    """Starts steps in one run folder. :meth:`interrupt` may come from a signal handler at any time. With a ``fleet``
+    the ranks are spread over its hosts."""
 
-    def __init__(self, run_dir: Path, plan: Plan, registry: Registry, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, run_dir: Path, plan: Plan, registry: Registry, facts: Mapping[str, Any], fleet: Fleet | None = None
+    ) -> None:
         self._run_dir, self._plan, self._registry, self._facts = run_dir, plan, registry, facts
+        self._fleet = fleet
         self._launcher: LocalLauncher | None = None
         self._interrupted = False
 
@@ -70,16 +78,22 @@ class Attempts:
 
     def _launch(self, step: PlannedStep, folder: str, on_progress: Callable[[Progress], None]) -> Outcome:
         started, clock = time.time(), time.monotonic()
+        everywhere = self._registry.probe(step.probe or "").where == "hosts"
         try:
             self._set_aside(folder)
             plan = self._run_dir / "plan.json"
-            facts = self._ready().run_step(step, plan, folder=folder, on_progress=on_progress, facts=self._facts)
+            facts = self._ready().run_step(
+                step, plan, folder=folder, on_progress=on_progress, facts=self._facts, everywhere=everywhere
+            )
         except LaunchProblem as problem:
             return Outcome(step, "failed", str(problem), started, round(time.monotonic() - clock, 3), folder)
         seconds = round(time.monotonic() - clock, 3)
-        evidence, damage = gather(self._run_dir, folder, evidence_kinds(self._registry))
+        kinds = evidence_kinds(self._registry)
+        evidence, damage = gather(self._run_dir, folder, kinds)
+        others = gather_others(self._run_dir, folder, kinds) if everywhere else {}
         state, reason = _state(facts)
-        return Outcome(step, state, reason, started, seconds, folder, evidence=evidence, damage=damage)
+        ended = Outcome(step, state, reason, started, seconds, folder, evidence=evidence, damage=damage)
+        return replace(ended, other_hosts=others)
 
     def _set_aside(self, folder: str) -> None:
         """Events of an earlier, broken try of this step keep their place under another name."""
@@ -93,7 +107,13 @@ class Attempts:
         if self._launcher is None:
             probes = [self._registry.probe(s.probe) for s in self._plan.steps if s.probe]
             on_ranks = any(probe.where == "ranks" for probe in probes)
-            self._launcher = LocalLauncher(self._run_dir, torch=on_ranks, device=self._plan.device)
+            trains = any(probe.name in TRAINERS for probe in probes)
+            told: dict[str, Any] = {"torch": on_ranks, "device": self._plan.device}
+            told["preload"] = TRAINING if trains else ("torch.distributed",)
+            if self._fleet is None:
+                self._launcher = LocalLauncher(self._run_dir, **told)
+            else:
+                self._launcher = FleetLauncher(self._run_dir, self._fleet, **told)
             if self._interrupted:
                 self._launcher.interrupt()
         return self._launcher

@@ -37,6 +37,8 @@ class Outcome:
     answer: str | None = None
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     damage: Mapping[str, str] = field(default_factory=dict)
+    other_hosts: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)
+    """Of a probe that runs on every host: evidence by host, beside the first host's in ``evidence``."""
 
     @property
     def launch(self) -> LaunchFacts | None:
@@ -98,7 +100,8 @@ def _findings(outcome: Outcome, registry: Registry, others: Sequence[Outcome]) -
         if id not in registry.checks:
             found.append(_unknown(step, id))
         elif id != LAUNCH_CHECK:
-            found += judge(registry.checks[id], outcome.evidence, step=step, reference=reference)
+            for evidence in (outcome.evidence, *outcome.other_hosts.values()):
+                found += judge(registry.checks[id], evidence, step=step, reference=reference)
     return found
 
 

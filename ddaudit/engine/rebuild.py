@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddaudit import __version__
 from ddaudit.engine.folder import writing
-from ddaudit.engine.gather import gather
+from ddaudit.engine.gather import gather, gather_others
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
 from ddaudit.engine.outcome import Judged, Outcome, evidence_kinds, judge_step, prepared, step_record
 from ddaudit.errors import Exit, LaunchProblem, Problem
@@ -58,8 +58,11 @@ def _outcome(run_dir: Path, step: PlannedStep, ended: Ended, registry: Registry)
     kept = {name: getattr(ended, name) for name in ("state", "reason", "started", "seconds", "folder", "answer")}
     if ended.folder is None:
         return Outcome(step, **kept)
-    evidence, damage = gather(run_dir, ended.folder, evidence_kinds(registry))
-    return Outcome(step, **kept, evidence=evidence, damage=damage)
+    kinds = evidence_kinds(registry)
+    evidence, damage = gather(run_dir, ended.folder, kinds)
+    everywhere = step.probe in registry.probes and registry.probes[step.probe].where == "hosts"
+    others = gather_others(run_dir, ended.folder, kinds) if everywhere else {}
+    return Outcome(step, **kept, evidence=evidence, damage=damage, other_hosts=others)
 
 
 def _never_reached(plan: Plan, judged: Sequence[Judged], registry: Registry) -> list[Judged]:
@@ -90,8 +93,11 @@ def rebuild(run_dir: Path, packs: Packs) -> Record:
 
 def write_evidence(run_dir: Path, judged: Sequence[Judged]) -> str:
     """Writes ``evidence.h5`` and returns its digest."""
+    kept = {j.outcome.step.id: dict(j.outcome.evidence) for j in judged}
+    for outcome in (j.outcome for j in judged):
+        kept |= {f"{outcome.step.id}@{host}": dict(found) for host, found in outcome.other_hosts.items()}
     with writing(run_dir):
-        return file_digest(write_h5(run_dir, {j.outcome.step.id: dict(j.outcome.evidence) for j in judged}))
+        return file_digest(write_h5(run_dir, kept))
 
 
 def file_digest(path: Path) -> str:

@@ -17,11 +17,12 @@ from ddaudit.engine.jobs import plan_job
 from ddaudit.engine.journal import Journal, read_journal, read_plan
 from ddaudit.engine.walk import Options, Quiet, Walk, Watcher
 from ddaudit.errors import EvidenceProblem, UsageProblem
+from ddaudit.launch import Fleet, Place
 from ddaudit.packs import Packs
 from ddaudit.record import NewerRecord, load_record
 from ddaudit.redact import learn, secrets_of
 from ddaudit.runbook import load_runbook, make_plan
-from ddaudit.runbook.model import Plan
+from ddaudit.runbook.model import Plan, Runbook
 
 __all__ = ["Session", "new_run_id", "prepare", "resume"]
 
@@ -47,15 +48,16 @@ class Session:
         return self.journal is not None and self.journal.completes(self.plan)
 
     @contextmanager
-    def walking(self, options: Options, watcher: Watcher | None = None) -> Iterator[Walk]:
+    def walking(self, options: Options, watcher: Watcher | None = None, fleet: Fleet | None = None) -> Iterator[Walk]:
         """Locks the run folder, which a new run creates, and hands out the walk, ready to be executed once. A resumed
-        run is concluded as it was begun, whatever ``options`` say."""
+        run is concluded as it was begun, whatever ``options`` say. Ranks run on the hosts of ``fleet``, if given."""
         resumed = self.journal is not None
         if self.journal is not None:
             options = replace(options, settings=self.journal.head.options)
         options.check(self.plan)
         with RunFolder(self.run_dir).open(new=not resumed) as folder:
-            yield Walk(self.plan, self.packs, folder, self.facts, options, watcher or Quiet(), resumed=resumed)
+            told = (self.plan, self.packs, folder, self.facts, options, watcher or Quiet())
+            yield Walk(*told, resumed=resumed, fleet=fleet)
 
 
 def prepare(
@@ -73,8 +75,10 @@ def prepare(
     argv: Sequence[str] = (),
     job: str | None = None,
     job_set: Mapping[str, str] | None = None,
+    place: Place | None = None,
 ) -> Session:
-    """Reads the runbook, and the job file ``job``, and plans both for this machine. Touches no device, writes nothing.
+    """Reads the runbook, and the job file ``job``, and plans both for this machine, or for all hosts of ``place``, with
+    as many ranks as these make room for where the runbook leaves that open. Touches no device, writes nothing.
 
     Raises:
         Problem: the runbook, the job file, a parameter or the device do not fit.
@@ -86,12 +90,28 @@ def prepare(
         raise UsageProblem("--device cuda, and no /dev/nvidia device is visible", fix="use --device cpu")
     facts = collect(chosen, reason, list(argv))
     page = load_runbook(packs.runbook(runbook))
+    if place is not None:
+        params = {**_ranks(page, place), **params}
+        facts |= {"hosts": place.nnodes, "ranks_per_node": place.ranks_per_node, "placed_by": place.source}
     plan = make_plan(page, packs, params, run_id=run_id, device=chosen, seed=seed, only=only, skip=skip, start=start)
     plan = plan_job(plan, packs, job, job_set or {})
     learn(secrets_of({}, (), [s.params for s in plan.steps]))
-    _refuse_missing_gpus(plan, gpus)
+    _refuse_missing_gpus(plan, gpus * (place.nnodes if place else 1))
     known = facts | {"runbook": plan.runbook, "ranks": _most_ranks(plan)}
     return Session(plan, packs, (out / run_id).absolute(), known)
+
+
+def _ranks(page: Runbook, place: Place) -> dict[str, str]:
+    """The parameter ``ranks`` of a runbook that has one: every place of every node, as far as the page allows; and
+    ``global_batch``, its default rounded up to two micro-batches for each of these ranks."""
+    param, batch = page.params.get("ranks"), page.params.get("global_batch")
+    if param is None or param.type != "int":
+        return {}
+    ranks = int(min(place.nnodes * place.ranks_per_node, param.max or float("inf")))
+    told = {"ranks": str(ranks)}
+    if batch is not None and isinstance(batch.default, int):
+        told["global_batch"] = str(-(-batch.default // (2 * ranks)) * 2 * ranks)
+    return told
 
 
 def _refuse_missing_gpus(plan: Plan, gpus: int) -> None:

@@ -15,7 +15,7 @@ from ddaudit.engine.outcome import Judged, Outcome, blocks, edge, judge_step, pr
 from ddaudit.engine.rebuild import build_record, judged_from_disk, write_evidence
 from ddaudit.errors import Problem, UsageProblem
 from ddaudit.findings import Finding
-from ddaudit.launch import Progress
+from ddaudit.launch import Fleet, Progress
 from ddaudit.packs import Packs
 from ddaudit.record import Record
 from ddaudit.registry import suggest
@@ -80,13 +80,14 @@ class Walk:
         watcher: Watcher,
         *,
         resumed: bool = False,
+        fleet: Fleet | None = None,
     ) -> None:
         self.plan, self.packs, self.folder = plan, packs, folder
         self.facts, self.options, self.watcher, self.resumed = facts, options, watcher, resumed
         self.judged: list[Judged] = []
         self.signal: int | None = None
         self.asking = False
-        self._attempts = Attempts(folder.path, plan, packs.registry, facts)
+        self._attempts = Attempts(folder.path, plan, packs.registry, facts, fleet)
         self._began = time.monotonic()
 
     def interrupt(self, signal_number: int) -> None:

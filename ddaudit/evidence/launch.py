@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -11,8 +12,11 @@ from ddaudit.evidence.base import JsonEvidence
 __all__ = ["LaunchFacts", "RankOutcome", "RankState"]
 
 #: ``done`` ended with code 0; ``exited`` with another code; ``killed`` by a signal it did not ask for; ``on-cpu``,
-#: ``sleeping``, ``disk`` (D state), ``stopped`` were still there at the deadline; ``never-started`` had no process.
-RankState = Literal["done", "exited", "killed", "on-cpu", "sleeping", "disk", "stopped", "zombie", "never-started"]
+#: ``sleeping``, ``disk`` (D state), ``stopped`` were still there at the deadline; ``never-started`` had no process;
+#: ``host-lost`` was on a host that hung up or fell silent.
+RankState = Literal[
+    "done", "exited", "killed", "on-cpu", "sleeping", "disk", "stopped", "zombie", "never-started", "host-lost"
+]
 
 
 class RankOutcome(BaseModel):
@@ -67,6 +71,8 @@ class LaunchFacts(JsonEvidence):
     """True when the ranks still got on as the deadline passed: slow, not stuck."""
     oom_kills: int | None = None
     """Processes that the kernel ended for memory on this host during the step; None where it does not say."""
+    clock_offsets_s: Mapping[str, float] = {}
+    """By host, what its wall clock is ahead of the conductor's; hosts other than the conductor's only."""
     ranks: tuple[RankOutcome, ...] = ()
 
     @property

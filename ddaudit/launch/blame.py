@@ -40,6 +40,9 @@ class Seen:
     failed_at: float | None = None
     signal: str | None = None
     exit_code: int | None = None
+    host: str = ""
+    lost: str | None = None
+    """Why nothing more was heard of its host."""
     error_type: str | None = None
     error: str | None = None
     finished: bool = False
@@ -51,7 +54,9 @@ class Seen:
     @property
     def secondary(self) -> bool:
         """True for a failure that another rank's end or silence explains."""
-        return self.error is not None and bool(SECONDARY.search(f"{self.error_type}: {self.error}"))
+        return (
+            self.lost is None and self.error is not None and bool(SECONDARY.search(f"{self.error_type}: {self.error}"))
+        )
 
     @property
     def alive(self) -> bool:
@@ -90,12 +95,16 @@ def _failed_first(ranks: Sequence[Seen]) -> Verdict:
 
 def _manner(rank: Seen) -> tuple[object, ...]:
     """What makes two failures the same one: numbers in messages (ranks, pids, ports) do not count."""
+    if rank.lost is not None:
+        return ("host", rank.host)
     if rank.error is None:
         return (rank.signal, rank.exit_code)
     return (rank.error_type, re.sub(r"\d+", "", rank.error))
 
 
 def _how(rank: Seen) -> str:
+    if rank.lost is not None:
+        return f"was lost with its host, of which nothing more was heard ({rank.lost}),"
     if rank.signal:
         return f"was ended by {rank.signal}"
     return f"raised {rank.error_type}" if rank.error_type else f"left with exit code {rank.exit_code}"

@@ -11,19 +11,28 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ddaudit.errors import LaunchProblem
+from ddaudit.launch.states import Sample, sample
 
-__all__ = ["ServerGone", "ServerLink"]
+__all__ = ["Link", "ServerGone", "ServerLink"]
 
 CLOSE_WAIT_S = 3.0
 
 
 class ServerGone(Exception):
     """The forkserver died; by its death the kernel killed every rank."""
+
+
+class Link(Protocol):
+    """What drives a step: one host's server, or the servers of several hosts."""
+
+    def send(self, op: str, **fields: Any) -> None: ...
+    def receive(self, timeout_s: float) -> list[dict[str, Any]]: ...
+    def sample(self, pids: Mapping[int, int]) -> dict[int, Sample | None]: ...
 
 
 class ServerLink:
@@ -63,6 +72,13 @@ class ServerLink:
     def pid(self) -> int:
         return self._process.pid
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def sample(self, pids: Mapping[int, int]) -> dict[int, Sample | None]:
+        """Looks once at the process of each rank (rank -> pid)."""
+        return {rank: sample(pid) for rank, pid in pids.items()}
+
     def watch(self, fd: int) -> None:
         """Adds a non-blocking pipe whose bytes (thrown away) end :meth:`receive` early."""
         self._selector.register(fd, selectors.EVENT_READ)
@@ -82,8 +98,10 @@ class ServerLink:
         ready: set[Any] = {key.fileobj for key, _ in self._selector.select(timeout_s)}
         for fd in ready - {self._socket}:
             os.read(fd, 4096)
-        if self._socket not in ready:
-            return []
+        return self.read() if self._socket in ready else []
+
+    def read(self) -> list[dict[str, Any]]:
+        """Events that have arrived; call it when the socket is readable. Raises ServerGone as :meth:`receive`."""
         try:
             data = self._socket.recv(1 << 20)
         except ConnectionResetError:

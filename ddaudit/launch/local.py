@@ -14,13 +14,13 @@ from typing import Any, Self
 from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.events import EventWriter
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
-from ddaudit.launch.link import ServerGone, ServerLink
+from ddaudit.launch.link import Link, ServerGone, ServerLink
 from ddaudit.launch.steprun import TICK_S, Progress, StepRun
 from ddaudit.redact import known_secrets, redact_text
 from ddaudit.runbook.model import PlannedStep
 from ddaudit.worker import Order
 
-__all__ = ["LocalLauncher", "host_name"]
+__all__ = ["TRAINING", "LocalLauncher", "host_name"]
 
 #: `import torch` took 2 s quiet and 30 s under load (measured); a cold network file system takes minutes.
 READY_S = 600.0
@@ -87,8 +87,9 @@ class LocalLauncher:
         on_progress: Callable[[Progress], None] = _silent,
         folder: str | None = None,
         facts: Mapping[str, Any] | None = None,
+        everywhere: bool = False,
     ) -> LaunchFacts:
-        """Runs one step's ranks and blocks until no process of it is left.
+        """Runs one step's ranks and blocks until no process of it is left; ``everywhere``: one process on each host.
 
         Ends when all ranks finished, shortly after one failed, at ``step.timeout_s``, or on :meth:`interrupt`. The
         facts also go to ``events/<folder>/launcher.jsonl``. ``step.params`` must be resolved; ``folder`` (default: the
@@ -100,17 +101,34 @@ class LocalLauncher:
         name = folder or step.id
         if not self.run_dir.is_dir():
             raise LaunchProblem("the run folder is gone", where=str(self.run_dir))
-        link = self._ready_link(step, on_progress)
-        orders = self._orders(step, plan_path, name, facts or {})
+        ready = self._ready_link(step, on_progress)
+        link = None if ready is None else self._joined(ready, step, on_progress, everywhere)
+        orders = self._orders(step, plan_path, name, facts or {}, everywhere)
         if link is None:
             return self._never_started(orders)
         found = self._drive(link, orders, on_progress)
         self._record(name, found)
         return found
 
-    def _drive(self, link: ServerLink, orders: list[Order], on_progress: Callable[[Progress], None]) -> LaunchFacts:
+    def _joined(
+        self, link: ServerLink, step: PlannedStep, on_progress: Callable[[Progress], None], everywhere: bool
+    ) -> Link | None:
+        """What the step is driven over, once every host that it needs is there; None when interrupted meanwhile."""
+        return link
+
+    def _clock_offsets_s(self) -> dict[str, float]:
+        """By other host, what its wall clock is ahead of this one's."""
+        return {}
+
+    def _drive(self, link: Link, orders: list[Order], on_progress: Callable[[Progress], None]) -> LaunchFacts:
         """Runs the orders; whatever ends it early, such as an exception out of a callback, ends the ranks too."""
-        run = StepRun(link, orders, interrupted=lambda: self._interrupted, on_progress=on_progress)
+        run = StepRun(
+            link,
+            orders,
+            interrupted=lambda: self._interrupted,
+            on_progress=on_progress,
+            clock_offsets_s=self._clock_offsets_s(),
+        )
         whole = False
         try:
             timed_out, interrupted = run.run()
@@ -179,25 +197,32 @@ class LocalLauncher:
             )
         return link
 
-    def _orders(self, step: PlannedStep, plan: Path, folder: str, facts: Mapping[str, Any]) -> list[Order]:
+    def _orders(
+        self, step: PlannedStep, plan: Path, folder: str, facts: Mapping[str, Any], everywhere: bool
+    ) -> list[Order]:
         deadline = time.monotonic() + step.timeout_s
+        placed = self._placed(step, everywhere)
         return [
             Order(
                 run_dir=self.run_dir,
                 plan=plan.resolve(),
                 step=step,
                 folder=folder,
-                host=self.host,
+                host=host,
                 rank=rank,
                 world_size=step.nproc,
-                local_rank=rank,
-                local_world_size=step.nproc,
+                local_rank=0 if everywhere else rank - placed.index(host),
+                local_world_size=placed.count(host),
                 deadline=deadline,
                 facts=facts,
-                secrets=known_secrets(),
+                secrets=known_secrets() if host == self.host else (),
             )
-            for rank in range(step.nproc)
+            for rank, host in enumerate(placed)
         ]
+
+    def _placed(self, step: PlannedStep, everywhere: bool) -> list[str]:
+        """The host of each rank; a host's ranks follow each other."""
+        return [self.host] * step.nproc
 
     def _never_started(self, orders: list[Order]) -> LaunchFacts:
         return LaunchFacts(

@@ -2,8 +2,10 @@
 
 ``python -m ddaudit.launch.server --control-fd N --parent PID --preload [MODULE ...]`` speaks JSON lines over an
 inherited socket. Requests: ``run`` (orders), ``where`` (every living rank writes its collective position), ``report``
-(its stack too), ``kill``, ``exit``. Events: ``ready``, ``started``, ``finished``, ``ended``, ``failed``, ``over`` (all
-processes of the step are gone).
+(its stack too), ``release``, ``kill``, ``exit``. Events: ``ready``, ``meeting``, ``started``, ``finished``, ``ended``,
+``failed``, ``over`` (all processes of the step are gone). A ``run`` whose ranks have peers on other hosts carries
+``hold`` (ranks that finished stay until ``release``) and either ``bind``, the address of this host at which all ranks
+meet (its port is told by ``meeting``), or the ``store`` that is bound elsewhere already.
 
 It is not :mod:`multiprocessing`'s forkserver, which imports the user's main module again, pickles its orders and hides
 a failed preload. The end of the socket, or SIGTERM by the kernel when ddaudit dies, ends the server and all ranks.
@@ -13,7 +15,6 @@ CUDA and NVML are not touched here: a forked child could not use them afterwards
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import gc
 import importlib
 import json
@@ -31,14 +32,11 @@ from typing import Any, NoReturn
 
 from ddaudit import worker
 from ddaudit.launch import process
+from ddaudit.launch.forked import STACK_SIGNAL, redirect, shed_signals
 from ddaudit.worker import FINISHED, RELEASE, REPORT, Order, Store, WorkerExit
 
-__all__ = ["STACK_SIGNAL", "main"]
+__all__ = ["main"]
 
-#: Makes a rank write all its Python stacks; faulthandler does it in C, so a rank stuck with the GIL answers as well.
-STACK_SIGNAL = signal.SIGUSR2
-#: Added to a rank's OOM score: under memory pressure the kernel should take a rank, not the process that reports it.
-OOM_SCORE_ADJ = 500
 IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -58,6 +56,7 @@ class Server:
         self.ranks: dict[int, _Rank] = {}
         self.running = False
         self.failed = False
+        self._hold = False
         self._serving = True
         self._inbox = b""
         self._wake_read, self._wake_write = socket.socketpair()
@@ -104,31 +103,53 @@ class Server:
                 self._run(request)
             elif request["op"] in ("where", "report"):
                 self._ask(stacks=request["op"] == "report")
+            elif request["op"] == "release":
+                self._release()
             elif request["op"] == "kill":
                 self._kill_all()
         if not data or any(request["op"] == "exit" for request in requests):
             self._serving = False
 
     def _run(self, request: dict[str, Any]) -> None:
-        """Forks the ranks of one step. All meet at a loopback socket that is bound here, before the fork, to a port
-        the kernel picks: it cannot be taken by anybody else in between, as a port merely chosen could."""
+        """Forks the ranks of one step. All meet at a socket that is bound here, before the fork, to a port the kernel
+        picks (it cannot be taken by anybody else in between, as a port merely chosen could), or at another host's."""
         orders = [Order.model_validate(order) for order in request["orders"]]
         torch = sys.modules.get("torch")
         assert torch is None or not torch.cuda.is_initialized(), "CUDA was initialised before the fork"
-        self.running, self.failed = True, False
-        with socket.create_server(("127.0.0.1", 0), backlog=max(16, 2 * len(orders))) as meeting:
-            for order in orders:
-                fd = meeting.fileno() if order.rank == 0 else None
-                store = Store(host="127.0.0.1", port=meeting.getsockname()[1], listen_fd=fd)
-                try:
-                    self._fork(order.model_copy(update={"store": store}), meeting)
-                except OSError as error:
-                    self.say("failed", error=f"cannot start rank {order.rank}: {error.strerror}")
-                    self._kill_all()
-                    break
+        self.running, self.failed, self._hold = True, False, bool(request.get("hold"))
+        if told := request.get("store"):
+            self._fork_all(orders, Store(**told), None)
+        elif (meeting := self._meeting(request.get("bind"), max(16, 2 * orders[0].world_size))) is not None:
+            with meeting:
+                host, port = meeting.getsockname()[:2]
+                self._fork_all(orders, Store(host=host, port=port, interface=request.get("interface")), meeting)
         self._check_over()
 
-    def _fork(self, order: Order, meeting: socket.socket) -> None:
+    def _meeting(self, bind: str | None, backlog: int) -> socket.socket | None:
+        """The socket at which the ranks meet, on loopback where all are of this host."""
+        address = bind or "127.0.0.1"
+        try:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            meeting = socket.create_server((address, 0), family=family, backlog=backlog)
+        except OSError as error:
+            self.say("failed", error=f"cannot listen on {address}: {error.strerror}")
+            return None
+        if bind is not None:
+            self.say("meeting", host=address, port=meeting.getsockname()[1])
+        return meeting
+
+    def _fork_all(self, orders: list[Order], store: Store, meeting: socket.socket | None) -> None:
+        for order in orders:
+            fd = meeting.fileno() if order.rank == 0 and meeting is not None else None
+            mine = store.model_copy(update={"listen_fd": fd})
+            try:
+                self._fork(order.model_copy(update={"store": mine}), meeting)
+            except OSError as error:
+                self.say("failed", error=f"cannot start rank {order.rank}: {error.strerror}")
+                self._kill_all()
+                break
+
+    def _fork(self, order: Order, meeting: socket.socket | None) -> None:
         ours, theirs = socket.socketpair()
         parent = os.getpid()
         pid = os.fork()
@@ -142,18 +163,18 @@ class Server:
         self.say("started", rank=order.rank, pid=pid)
 
     def _become_rank(
-        self, order: Order, control: socket.socket, ours: socket.socket, meeting: socket.socket, parent: int
+        self, order: Order, control: socket.socket, ours: socket.socket, meeting: socket.socket | None, parent: int
     ) -> NoReturn:
         """The child's side of a fork: sheds everything of the server, then runs the order. Never returns."""
         code: int = WorkerExit.ERROR
         try:
-            _shed_signals()
+            shed_signals(IGNORED)
             os.setpgid(0, 0)
             process.die_with_parent(parent)
             process.children_die_with_me()
-            self._shed_sockets([ours] if order.rank == 0 else [ours, meeting])
+            self._shed_sockets([ours] if order.rank == 0 or meeting is None else [ours, meeting])
             try:
-                _redirect(order)
+                redirect(order)
             except OSError as error:
                 print(f"ddaudit: cannot write the rank's log: {error}", file=sys.stderr)  # noqa: T201 - server log
                 os._exit(WorkerExit.NO_EVENTS)
@@ -186,9 +207,12 @@ class Server:
         elif word == FINISHED:
             rank.finished = True
             self.say("finished", rank=rank.rank)
-            if not self.failed and all(r.finished for r in self.ranks.values()):
-                for other in self.ranks.values():
-                    _tell(other, RELEASE)
+            if not self._hold and not self.failed and all(r.finished for r in self.ranks.values()):
+                self._release()
+
+    def _release(self) -> None:
+        for rank in self.ranks.values():
+            _tell(rank, RELEASE)
 
     def _ask(self, *, stacks: bool) -> None:
         for rank in self.ranks.values():
@@ -271,30 +295,6 @@ def _tell(rank: _Rank, word: bytes) -> None:
         rank.control.send(word, socket.MSG_DONTWAIT)
     except (BlockingIOError, BrokenPipeError, ConnectionResetError):
         return  # it is gone or does not listen; its end is reported by the reaper
-
-
-def _shed_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for signum in (signal.SIGCHLD, signal.SIGTERM, *IGNORED):
-        signal.signal(signum, signal.SIG_DFL)
-
-
-def _redirect(order: Order) -> None:
-    """Sends the rank's output to its log and its stacks, asked for or at a crash, to its stack file."""
-    order.make_folders()
-    log = os.open(order.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for fd in (1, 2):
-        os.dup2(log, fd)
-    os.close(log)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    stacks = order.stack_path.open("a", encoding="utf-8")
-    faulthandler.enable(stacks)
-    faulthandler.register(STACK_SIGNAL, stacks, all_threads=True)
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
-            file.write(str(OOM_SCORE_ADJ))
-    except OSError:
-        pass  # containers may forbid it; then the kernel chooses by size alone
 
 
 def _preload(names: list[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,8 @@ from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome, RankState
 from ddaudit.launch import kernel
 from ddaudit.launch.blame import Seen, blame
-from ddaudit.launch.link import ServerLink
-from ddaudit.launch.states import LivingState, sample, state_between
+from ddaudit.launch.link import Link
+from ddaudit.launch.states import LivingState, state_between
 from ddaudit.launch.text import main_thread_stack, own_frame, size, tail
 from ddaudit.launch.trail import Trail
 from ddaudit.worker import Order, WorkerExit
@@ -39,7 +39,8 @@ class Progress:
     """What a waiting terminal shows. ``steps`` holds the last recorded training step per rank, where there is one.
 
     ``waiting_for`` lists the running ranks, or those of them that are behind the others. ``phase`` is "starting" until
-    the server is ready, then "running".
+    the server is ready, "joining" while hosts are missing (``note`` names them), then "running". ``hosts`` names each
+    rank's host where there are several.
     """
 
     step: str
@@ -48,6 +49,8 @@ class Progress:
     waiting_for: list[int] = field(default_factory=list)
     steps: dict[int, int] = field(default_factory=dict)
     phase: str = "running"
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass
@@ -62,6 +65,8 @@ class _Watched:
     state: LivingState | None = None
     reports_before: int = 0
     stack_bytes_before: int = 0
+    clock_offset_s: float = 0.0
+    """What the host's wall clock is ahead of this one's."""
 
     @property
     def living(self) -> bool:
@@ -73,10 +78,14 @@ class _Watched:
 
     @property
     def failed_at(self) -> float | None:
-        """Wall-clock time of a failure of its own making: an error event's, else when the process was collected."""
+        """Time of a failure of its own making, on this host's wall clock: an error event's, else when the process was
+        collected, or when its host was last heard of."""
         if self.ended is None or self.state is not None or self.well:
             return None
-        return float(self.trail.error["t"]) if self.trail.error else float(self.ended["t"])
+        if self.ended.get("lost"):
+            return float(self.ended["t"])
+        told = float(self.trail.error["t"]) if self.trail.error else float(self.ended["t"])
+        return told - self.clock_offset_s
 
 
 class StepRun:
@@ -84,15 +93,20 @@ class StepRun:
 
     def __init__(
         self,
-        link: ServerLink,
+        link: Link,
         orders: Sequence[Order],
         *,
         interrupted: Callable[[], bool],
         on_progress: Callable[[Progress], None],
+        clock_offsets_s: Mapping[str, float] | None = None,
     ) -> None:
         self._link = link
         self._orders = orders
-        self._ranks = {o.rank: _Watched(o, Trail(o.events_path)) for o in orders}
+        self._offsets = dict(clock_offsets_s or {})
+        self._ranks = {
+            o.rank: _Watched(o, Trail(o.events_path), clock_offset_s=self._offsets.get(o.host, 0.0)) for o in orders
+        }
+        self._hosts = {o.rank: o.host for o in orders} if len({o.host for o in orders}) > 1 else {}
         self._interrupted = interrupted
         self._on_progress = on_progress
         self._timeout_s = orders[0].step.timeout_s
@@ -143,6 +157,8 @@ class StepRun:
                 rank.pid = event["pid"]
             elif kind == "finished":
                 rank.finished = True
+                if self._hosts and all(w.finished for w in self._ranks.values()):
+                    self._link.send("release")
             else:
                 rank.ended = event
                 rank.finished = event["finished"]
@@ -163,19 +179,21 @@ class StepRun:
                 deadline_s=self._timeout_s,
                 waiting_for=behind,
                 steps=steps,
+                hosts=self._hosts,
             )
         )
 
     def _stop(self, report_s: float = REPORT_S) -> None:
         """Looks at every living rank, asks each for its stack and position, then kills them all."""
         living = {r: w for r, w in self._ranks.items() if w.living}
-        before = {r: sample(w.pid) for r, w in living.items() if w.pid}
+        before = self._link.sample({r: w.pid for r, w in living.items() if w.pid})
         asked = {r: w.trail.reports for r, w in living.items()}
         self._link.send("where")
         self._wait(min(WATCH_S, 0.06 * self._timeout_s), lambda: False)
+        after = self._link.sample({r: w.pid for r, w in living.items() if w.living and w.pid})
         for r, watched in living.items():
             if watched.living and watched.pid:
-                watched.state = state_between(before.get(r), sample(watched.pid))
+                watched.state = state_between(before.get(r), after.get(r))
                 watched.trail.read()
                 watched.reports_before = watched.trail.reports
                 watched.stack_bytes_before = size(watched.order.stack_path)
@@ -221,7 +239,7 @@ class StepRun:
         culprits = {} if interrupted or slow else blame([self._seen(w) for w in self._ranks.values()])
         oom_now = kernel.oom_kills()
         return LaunchFacts(
-            world_size=self._orders[0].world_size,
+            world_size=len(self._orders),
             host=self._orders[0].host,
             folder=self._orders[0].folder,
             timeout_s=self._timeout_s,
@@ -231,6 +249,7 @@ class StepRun:
             timed_out=timed_out,
             interrupted=interrupted,
             progressing=slow,
+            clock_offsets_s=self._offsets,
             oom_kills=None if self._oom_before is None or oom_now is None else max(0, oom_now - self._oom_before),
             ranks=tuple(self._outcome(w, culprits.get(w.order.rank)) for w in self._ranks.values()),
         )
@@ -238,6 +257,8 @@ class StepRun:
     def _state(self, watched: _Watched) -> RankState:
         if watched.ended is None:
             return watched.state or "never-started"
+        if watched.ended.get("lost"):
+            return "host-lost"
         finished = watched.finished and watched.trail.ended
         if finished and (watched.ended["code"] == 0 or watched.state is not None):
             return "done"
@@ -258,6 +279,8 @@ class StepRun:
             failed_at=watched.failed_at,
             signal=ended.get("signal"),
             exit_code=ended.get("code"),
+            host=watched.order.host,
+            lost=ended.get("lost"),
             error_type=error["type"] if error else None,
             error=error["message"] if error else None,
             finished=watched.finished,
@@ -297,6 +320,8 @@ class StepRun:
 
 def _error_text(watched: _Watched, state: RankState) -> str | None:
     """One line on how the rank ended, from its own words where it left any."""
+    if watched.ended and watched.ended.get("lost"):
+        return str(watched.ended["lost"])
     if watched.trail.error and watched.trail.error["kind"] == "problem":
         return str(watched.trail.error["message"])
     if watched.trail.error:

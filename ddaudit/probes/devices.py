@@ -50,7 +50,7 @@ class DevicesParams(BaseModel):
     stub: Mapping[str, int] | None = None
 
 
-@probe("devices", produces=(DeviceReport,), params=DevicesParams)
+@probe("devices", produces=(DeviceReport,), params=DevicesParams, where="hosts")
 def devices(context: ProbeContext, params: DevicesParams) -> None:
     """Reads every GPU through NVML: identity and totals once, counters before and after, the rest during the window.
 

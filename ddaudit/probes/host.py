@@ -33,7 +33,7 @@ class HostParams(BaseModel):
     spinners: int = Field(0, ge=0, le=64)
 
 
-@probe("host", produces=(HostLoad,), params=HostParams)
+@probe("host", produces=(HostLoad,), params=HostParams, where="hosts")
 def host(context: ProbeContext, params: HostParams) -> None:
     """Samples every process's CPU time twice and records who used how many cores in between.
 

@@ -190,7 +190,7 @@ def ranks(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
         yield subject.problem(step, ["nproc"], f"nproc is {nproc!r}", expected)
         return
     probe = subject.probe(step)
-    if probe is not None and probe.where == "host" and nproc != 1:
+    if probe is not None and probe.where != "ranks" and nproc != 1:
         what = f"nproc is {nproc}, but probe {probe.name!r} runs once on the host"
         yield subject.problem(step, ["nproc"], what, "1", "remove nproc")
     elif probe is not None and (reason := _misfit(subject, step, probe, nproc)):

@@ -1,0 +1,233 @@
+"""The agent of a node: meets the conductor, forks ranks with this host's own launcher, and ships what they wrote.
+
+It decides nothing. Ranks die with it: when the conductor is gone, so is the server they were forked from.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ddaudit import __version__
+from ddaudit.errors import Exit, LaunchProblem
+from ddaudit.launch.link import ServerGone, ServerLink
+from ddaudit.launch.local import host_name
+from ddaudit.launch.place import Place
+from ddaudit.launch.shipping import Shipper
+from ddaudit.launch.states import sample
+from ddaudit.launch.wire import Channel, Lost
+from ddaudit.network import interface_of
+from ddaudit.redact import known_secrets, learn, secrets_of
+
+__all__ = ["Agent"]
+
+RETRY_S = 0.3
+TICK_S = 0.1
+#: After TERM the conductor ends the run in order; schedulers send KILL 30 s after it, so the agent leaves before.
+GRACE_S = 25.0
+
+
+class Agent:
+    """One node's agent. :meth:`serve` returns when the run is over."""
+
+    def __init__(self, place: Place, *, key: str, gpus: int, join_timeout_s: float) -> None:
+        self._place, self._key, self._gpus, self._join_timeout_s = place, key, gpus, join_timeout_s
+        self._folder = Path(tempfile.mkdtemp(prefix="ddaudit-agent-"))
+        self._root = self._folder
+        self._channel: Channel | None = None
+        self._server: ServerLink | None = None
+        self._shipper: Shipper | None = None
+        self._welcome: Mapping[str, Any] = {}
+        self._selector = selectors.DefaultSelector()
+        self._signals: list[int] = []
+        self._leave_at: float | None = None
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> int:
+        """Obeys the conductor to the end of the run; returns this process's exit code.
+
+        Raises:
+            LaunchProblem: no conductor came, it refused this node, or it was lost. What ranks wrote is kept then.
+        """
+        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        try:
+            code = self._obey()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        finally:
+            if self._server is not None:
+                self._server.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if self._folder.is_dir() and not any(self._folder.rglob("*.jsonl")):
+                shutil.rmtree(self._folder, ignore_errors=True)
+        return code
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+        with suppress(OSError):
+            os.write(self._wake_write, b"s")
+
+    def _obey(self) -> int:
+        self._channel = self._join()
+        self._selector.register(self._channel, selectors.EVENT_READ, "conductor")
+        self._selector.register(self._wake_read, selectors.EVENT_READ, "wake")
+        try:
+            while True:
+                code = self._turn()
+                if code is not None:
+                    return code
+        except Lost as lost:
+            kept = f"; what its ranks wrote is in {self._folder}" if any(self._folder.rglob("*.jsonl")) else ""
+            raise LaunchProblem(
+                f"the conductor at {self._place.host} was lost: {lost}{kept}",
+                where=host_name(),
+                fix="`ddaudit report RUN` on the conductor's host reads what came; `--resume RUN` goes on",
+            ) from None
+
+    def _turn(self) -> int | None:
+        """One round: what the conductor says, what the ranks do, what the files gained. Returns the exit code at the
+        end of the run."""
+        for key, _ in self._selector.select(TICK_S if self._shipper else 1.0):
+            if key.data == "conductor":
+                assert self._channel is not None
+                for message, _ in self._channel.receive():
+                    if message.get("op") == "end":
+                        return int(Exit.PASS)
+                    self._do(message)
+            elif key.data == "server":
+                self._pass_on()
+            else:
+                os.read(self._wake_read, 4096)
+        self._tell_signals()
+        if self._shipper is not None:
+            self._shipper.ship()
+        if self._leave_at is not None and time.monotonic() > self._leave_at:
+            return int(Exit.TERMINATED)
+        return None
+
+    def _tell_signals(self) -> None:
+        for number in self._signals:
+            if self._leave_at is not None:
+                self._leave_at = 0.0  # a second one: at once
+            else:
+                self._leave_at = time.monotonic() + GRACE_S
+                self._say({"event": "signal", "number": int(number)})
+        self._signals.clear()
+
+    def _say(self, message: Mapping[str, Any], payload: bytes = b"") -> None:
+        assert self._channel is not None
+        self._channel.send(message, payload)
+
+    def _join(self) -> Channel:
+        """Connects until the conductor is there, and says who this is."""
+        until = time.monotonic() + self._join_timeout_s
+        host, port = self._endpoint(until)
+        while True:
+            if self._signals:
+                raise LaunchProblem("ended by a signal before the run began", where=host_name())
+            try:
+                channel = Channel(socket.create_connection((host, port), timeout=5.0))
+                break
+            except OSError as error:
+                if time.monotonic() > until:
+                    what = f"no conductor at {host}:{port} within {self._join_timeout_s:.0f} s"
+                    reason = error.strerror or str(error)
+                    raise LaunchProblem(
+                        f"{what} ({reason})", where=host_name(), fix="look at node 0's output"
+                    ) from None
+                time.sleep(RETRY_S)
+        hello = {"node": self._place.node_rank, "host": host_name(), "gpus": self._gpus}
+        channel.send({"event": "hello", "key": self._key, "version": __version__, "pid": os.getpid(), **hello})
+        return channel
+
+    def _endpoint(self, until: float) -> tuple[str, int]:
+        if self._place.meeting is None:
+            return self._place.host, self._place.port
+        from ddaudit.launch.torchstore import read_endpoint
+
+        return read_endpoint(self._place, self._key, max(1.0, until - time.monotonic()))
+
+    def _do(self, message: Mapping[str, Any]) -> None:
+        op = message.get("op")
+        if op == "ping":
+            self._say({"event": "pong", "sent": message["sent"], "t": time.time()})
+        elif op == "welcome":
+            self._prepare(message)
+        elif op == "refuse":
+            raise LaunchProblem(f"the conductor refused this node: {message['why']}", where=host_name())
+        elif op == "run":
+            self._run(message)
+        elif op == "sample":
+            found = {r: sample(int(pid)) for r, pid in message["pids"].items()}
+            self._say({"event": "sample", "samples": {r: vars(s) if s else None for r, s in found.items()}})
+        elif op in ("where", "report", "release", "kill") and self._server is not None:
+            self._to_server(op)
+
+    def _prepare(self, welcome: Mapping[str, Any]) -> None:
+        """Makes this node's own run folder and starts its server."""
+        self._welcome = welcome
+        self._root = self._folder / "run"
+        for part in ("events", "logs", "scratch"):
+            (self._root / part).mkdir(parents=True, exist_ok=True)
+        (self._root / "plan.json").write_text(welcome["plan"], encoding="utf-8")
+        self._server = ServerLink(self._root / "logs" / "launcher.log", preload=welcome["preload"])
+        self._selector.register(self._server.fileno(), selectors.EVENT_READ, "server")
+
+    def _shared(self) -> Path | None:
+        """The conductor's run folder, where this node sees it too."""
+        folder = Path(self._welcome["run_dir"])
+        try:
+            seen = (folder / self._welcome["mark"]).read_text("ascii")
+        except (OSError, ValueError):
+            return None
+        return folder if seen == self._welcome["token"] else None
+
+    def _run(self, message: Mapping[str, Any]) -> None:
+        assert self._channel is not None and self._server is not None
+        learn(secrets_of(os.environ, sys.argv, [o["step"]["params"] for o in message["orders"]]))
+        shared = self._shared()
+        changed = {
+            "run_dir": str(self._root),
+            "plan": str(self._root / "plan.json"),
+            "host": self._welcome["host"],
+            "deadline": time.monotonic() + float(message["remaining_s"]),
+            "secrets": known_secrets(),
+            "scratch_root": str(shared) if shared else None,
+        }
+        orders = [{**order, **changed} for order in message["orders"]]
+        store = {"host": self._channel.peer_address, "port": message["port"]}
+        store["interface"] = interface_of(self._channel.own_address)
+        self._shipper = Shipper(self._root, orders[0]["folder"], self._say)
+        self._to_server("run", orders=orders, store=store, hold=True)
+
+    def _to_server(self, op: str, **fields: Any) -> None:
+        assert self._server is not None
+        try:
+            self._server.send(op, **fields)
+        except ServerGone as gone:
+            raise LaunchProblem(str(gone), where=host_name()) from gone
+
+    def _pass_on(self) -> None:
+        """Sends the server's events on, each behind what the ranks had written by then."""
+        assert self._server is not None
+        try:
+            events = self._server.read()
+        except ServerGone as gone:
+            raise LaunchProblem(str(gone), where=host_name()) from gone
+        if self._shipper is not None:
+            self._shipper.ship()
+        for event in events:
+            self._say(event)
+            if event["event"] == "over":
+                self._shipper = None
