@@ -71,7 +71,7 @@ def _key(options: Mapping[str, Any]) -> str:
 
 def _door(place: Place, options: Mapping[str, Any]) -> bytes:
     """An abstract socket's name, by which processes of one host and run find each other; it leaves no file."""
-    return f"\0ddaudit-{os.getuid()}-{_key(options)}-{place.port}-{place.attempt}"[:100].encode()
+    return f"\0ddaudit-{os.getuid()}-{_key(options)}-{place.port}-{place.node_rank}-{place.attempt}"[:100].encode()
 
 
 def follow(place: Place, options: Mapping[str, Any]) -> int:
@@ -88,12 +88,12 @@ def follow(place: Place, options: Mapping[str, Any]) -> int:
 
 @contextmanager
 def _open_door(place: Place, options: Mapping[str, Any]) -> Iterator[None]:
-    """While open, the host's other processes wait; they leave when it closes, in whatever way this process ends."""
+    """While open, the node's other processes wait; they leave when it closes, in whatever way this process ends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         try:
             door.bind(_door(place, options))
         except OSError:
-            what = "another process of this host already has this part of the run"
+            what = f"another process of this host is node {place.node_rank} of this run already"
             raise UsageProblem(what, fix="give each run its own --rdzv-id or port") from None
         door.listen(1024)
         yield

@@ -40,8 +40,10 @@ class Fleet:
     as ended, with the reason under ``lost``.
     """
 
-    def __init__(self, place: Place, *, key: str, host: str, silence_s: float) -> None:
-        self.place, self.key, self.silence_s = place, key, silence_s
+    def __init__(
+        self, place: Place, *, key: str, host: str, silence_s: float = 15.0, join_timeout_s: float = 600.0
+    ) -> None:
+        self.place, self.key, self.silence_s, self.join_timeout_s = place, key, silence_s, join_timeout_s
         self.host = host
         self.nodes: dict[int, Node] = {}
         self.on_signal: Callable[[int], None] = lambda number: None
