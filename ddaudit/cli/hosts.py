@@ -129,7 +129,8 @@ def conducting(place: Place | None, options: Mapping[str, Any]) -> Iterator[Flee
         if place.nnodes == 1:
             yield None
             return
-        fleet = Fleet(place, key=_key(options), host=host_name(), silence_s=options["node_timeout"])
+        silence_s, join_timeout_s = options["node_timeout"], options["join_timeout"]
+        fleet = Fleet(place, key=_key(options), host=host_name(), silence_s=silence_s, join_timeout_s=join_timeout_s)
         linger_s = LINGER_S
         try:
             if place.meeting is not None:

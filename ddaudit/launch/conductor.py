@@ -32,11 +32,9 @@ class FleetLauncher(LocalLauncher):
         torch: bool,
         device: str = "cpu",
         preload: Sequence[str] = TRAINING,
-        join_timeout_s: float = 600.0,
     ) -> None:
         self._fleet = fleet
-        self._join_until = time.monotonic() + join_timeout_s
-        self._join_timeout_s = join_timeout_s
+        self._join_until = time.monotonic() + fleet.join_timeout_s
         super().__init__(run_dir, torch=torch, device=device, preload=preload)
         self.host = fleet.host
         token = secrets.token_hex(16)
@@ -123,7 +121,7 @@ class FleetLauncher(LocalLauncher):
                 raise LaunchProblem(what, where=node.host, fix="lower --nproc-per-node, or leave this node out")
 
     def _named(self, missing: Sequence[int]) -> str:
-        """ "node 2 of 3 (never came)", with the host's name where it is known."""
+        """``node 2 (not here yet)``, with the host's name where it is known."""
         words = []
         for number in missing[:4]:
             node = self._fleet.nodes.get(number)
@@ -136,5 +134,9 @@ class FleetLauncher(LocalLauncher):
         here = [n.host for n in self._fleet.nodes.values() if n.usable]
         came = f"; here are {', '.join([self.host, *here])[:400]}"
         lost = any(n in self._fleet.nodes for n in missing)
-        text = "the step needs hosts that are gone" if lost else f"nodes did not come in {self._join_timeout_s:.0f} s"
+        text = (
+            "the step needs hosts that are gone"
+            if lost
+            else f"nodes did not come in {self._fleet.join_timeout_s:.0f} s"
+        )
         return f"{text}: {self._named(missing)}{came}"

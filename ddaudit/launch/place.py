@@ -180,6 +180,8 @@ def expand_hosts(text: str) -> list[str]:
         UsageProblem: it cannot be read, or names more hosts than any cluster has.
     """
     found: list[str] = []
+    if not re.fullmatch(r"[A-Za-z0-9._,-]*(?:\[[0-9,-]+\][A-Za-z0-9._,-]*)*", text):
+        text = ""
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         names = [""]
         for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):

@@ -77,8 +77,9 @@ class Host:
         ip("link", "set", self.port, "down")
 
     def heal(self) -> None:
-        subprocess.run(["ip", "netns", "exec", self.namespace, "iptables", "-F"], capture_output=True)
-        subprocess.run(["ip", "netns", "exec", self.namespace, "tc", "qdisc", "del", "dev", "eth0", "root"], capture_output=True)  # fmt: skip
+        """Takes every fault away."""
+        for words in (["iptables", "-F"], ["tc", "qdisc", "del", "dev", "eth0", "root"]):
+            subprocess.run(["ip", "netns", "exec", self.namespace, *words], capture_output=True)
         with suppress(subprocess.CalledProcessError):
             ip("link", "set", self.port, "up")
 
