@@ -11,13 +11,16 @@ from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_strea
 from ddaudit.evidence.host import HostLoad, Neighbour
 from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
+from ddaudit.evidence.links import Interface, LinkTrials, Meeting
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
+from ddaudit.evidence.tournament import Accused, Suspects, confirm, suspect
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
     "SERIES",
+    "Accused",
     "Array",
     "ArrayEvidence",
     "CheckpointWritten",
@@ -31,14 +34,17 @@ __all__ = [
     "Evidence",
     "Fit",
     "HostLoad",
+    "Interface",
     "Job",
     "JobNumbers",
     "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
     "LaunchLedger",
+    "LinkTrials",
     "Measure",
     "Measures",
+    "Meeting",
     "MemoryFloor",
     "Neighbour",
     "PairTime",
@@ -49,6 +55,7 @@ __all__ = [
     "SchedulerFacts",
     "Spread",
     "Stream",
+    "Suspects",
     "TensorCapture",
     "TrainingTrace",
     "WatchedRank",
@@ -56,7 +63,9 @@ __all__ = [
     "WrongResult",
     "algbw_gbps",
     "busbw_gbps",
+    "confirm",
     "fit_alpha_beta",
     "read_stream",
     "read_streams",
+    "suspect",
 ]
