@@ -36,7 +36,7 @@ class NetLimits(Limits):
 
     slow_factor: Limit = Limit(
         fail_above=4.0,
-        source="default: hosts of one fleet differ less; a port that fell back one generation differs more",
+        source="default: hosts of one fleet differ less, a port that fell back a generation more",
     )
     slow_excess_s: Limit = Limit(
         fail_above=0.02, source="default: less than this on the largest message is what a busy CPU does to a thread"
@@ -173,8 +173,9 @@ def _bad_port(trials: LinkTrials, rank: int, what: str, factor: float, confidenc
         text="The port, its cable or its switch port: compare rate and errors with another host's; leave it out.",
         commands=(f"ssh {host} ip -s link", f"ssh {host} ibstat", f"srun --exclude={host} ..."),
     )
-    return fail("net.bad-port", text, where=Where(host=host, rank=rank, key=f"host {host}"), measured=factor,
-                unit="times the typical pair", limit=limit.bound(factor), limit_source=limit.source, remedy=remedy)  # fmt: skip
+    where = Where(host=host, rank=rank, key=f"host {host}")
+    return fail("net.bad-port", text, where=where, measured=factor, unit="times the typical pair",
+                limit=limit.bound(factor), limit_source=limit.source, remedy=remedy)  # fmt: skip
 
 
 def _bad_link(trials: LinkTrials, pair: Pair, what: str, factor: float, confidence: float, limit: Limit) -> Finding:
@@ -208,7 +209,8 @@ def _quiet(trials: LinkTrials, limits: NetLimits) -> Finding:
     costs = [m.cost_s for m in trials.meetings if not m.again]
     worst = max(costs) / median(costs) if costs else 0.0
     spared = f"; {trials.left_out} pairs were not tested in the {trials.budget_s:g} s given" if trials.left_out else ""
-    text = f"{len(trials.members)} members in {trials.rounds} rounds, {count} pairs: no host, port or link is at fault{spared}"
+    met = f"{len(trials.members)} members in {trials.rounds} rounds, {count} pairs"
+    text = f"{met}: no host, port or link is at fault{spared}"
     limit = limits.slow_factor
     return ok(text, measured=worst, unit="times the typical pair", limit=limit.bound(worst), limit_source=limit.source)
 
@@ -264,10 +266,8 @@ def _share(trials: LinkTrials, gbps: float | None, meeting: Meeting) -> tuple[fl
 def _told(trials: LinkTrials, rated: Sequence[tuple[float | None, Meeting]], slowest: Meeting) -> str:
     rates = [r for r, _ in rated if r is not None]
     latencies = [m.latency_s for m in trials.meetings if not m.again]
-    wires = []
-    for host in dict.fromkeys(trials.hosts.values()):
-        if (used := _used(trials.interfaces, host)) is not None:
-            wires.append(f"{host} {used.name} sent {used.sent / 1e6:.1f} MB")
+    carriers = [_used(trials.interfaces, host) for host in dict.fromkeys(trials.hosts.values())]
+    wires = [f"{used.host} {used.name} sent {used.sent / 1e6:.1f} MB" for used in carriers if used]
     slow = f"{trials.hosts[slowest.source]} to {trials.hosts[slowest.target]}"
     return (
         f"one way {min(rates):.3g} to {max(rates):.3g} Gbit/s (slowest {slow}), latency {min(latencies) * 1e6:.0f} to"
@@ -287,8 +287,8 @@ def _wrong_wire(trials: LinkTrials, host: str) -> Iterator[Finding]:
     best = max(faster, key=lambda i: i.nominal_gbps or 0.0)
     yield warn(
         "net.wrong-interface",
-        f"host {host} sent {used.sent / 1e6:.1f} MB over {used.name} ({used.nominal_gbps:g} Gbit/s) while {best.name} has"
-        f" {best.nominal_gbps:g} Gbit/s and carried {best.sent / 1e6:.1f} MB",
+        f"host {host} sent {used.sent / 1e6:.1f} MB over {used.name} ({used.nominal_gbps:g} Gbit/s) while {best.name}"
+        f" has {best.nominal_gbps:g} Gbit/s and carried {best.sent / 1e6:.1f} MB",
         where=Where(host=host, key=f"{used.name} of {host}"),
         measured=used.nominal_gbps,
         unit="Gbit/s",

@@ -1,4 +1,4 @@
-"""Links between hosts, measured pair by pair: latency, time of large messages each way, and what went over which wire."""
+"""Links between hosts, measured pair by pair: latency, large messages each way, and what went over which wire."""
 
 from __future__ import annotations
 

@@ -10,9 +10,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 __all__ = ["Host", "Hosts", "hosts", "missing"]
@@ -128,3 +129,18 @@ def hosts(count: int, *, tag: str = "") -> Iterator[Hosts]:
         subprocess.run(["ip", "link", "del", bridge], capture_output=True)
         for host in made.members:
             Path(f"/var/run/netns/{host.namespace}").unlink(missing_ok=True)
+
+
+@contextmanager
+def relay(members: Sequence[Host], delay_ms: float) -> Iterator[list[Host]]:
+    """The same hosts on a second network, ``slow0``, on which every packet takes ``delay_ms``."""
+    command = [sys.executable, str(Path(__file__).with_name("relay.py")), str(delay_ms)]
+    process = subprocess.Popen([*command, *(h.namespace for h in members)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield [replace(host, address=f"10.78.0.{number}") for number, host in enumerate(members, 1)]
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()

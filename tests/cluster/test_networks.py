@@ -1,0 +1,74 @@
+"""Hosts made of network namespaces: what a link does to messages is measured as it was made, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import fleet, netns
+
+BOOK = """# Links
+
+```toml runbook
+id = "links"
+params.rate = { type = "float", default = 0.0 }
+params.ranks = { type = "int", default = 2 }
+```
+
+```toml step links
+probe = "links"
+with = { sizes = [1048576, 4194304], repeats = 3 }
+nproc = "$ranks"
+checks = ["net.*"]
+timeout = "90s"
+```
+"""
+
+
+@pytest.fixture
+def three() -> Iterator[netns.Hosts]:
+    if (why := netns.missing()) is not None:
+        pytest.skip(why)
+    with netns.hosts(3) as made:
+        yield made
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "links.md"
+    path.write_text(BOOK)
+    return path
+
+
+def trials(answer: dict[str, Any], run_dir: Path) -> Any:
+    from ddaudit.evidence import LinkTrials
+    from ddaudit.evidence.store import load_events
+
+    return load_events(run_dir, "links", [LinkTrials])["links"]
+
+
+def test_a_capped_port_is_measured_named_and_the_others_are_left_alone(three: netns.Hosts, book: Path, tmp_path: Path):
+    """Then the delayed network of two of them: one run after the other, on the hosts that are there already."""
+    three[0].cap(100)
+    started = fleet.start(three.members, tmp_path / "capped", str(book))
+    _, answer, errors = started.finish()
+    found = trials(answer, started.run_dir)
+    rates = {(m.source, m.target): m.gbps for m in found.meetings if not m.again}
+    assert [rates[0, k] for k in (1, 2)] == pytest.approx([0.1, 0.1], rel=0.15), errors
+    accused = [(f["id"], f["where"]["host"]) for f in answer["findings"] if f["status"] == "FAIL"]
+    assert accused == [("net.bad-port", "host1")]
+    assert "interface eth0" in next(f["text"] for f in answer["findings"] if f["id"] == "net.bad-port")
+    assert fleet.left(three.members) == []
+    three[0].heal()
+    with netns.relay(three.members[:2], 20.0) as slow:
+        started = fleet.start(slow, tmp_path / "slow", str(book))
+        _, answer, errors = started.finish()
+        found = trials(answer, started.run_dir)
+        latencies = [m.latency_s for m in found.meetings]
+        assert latencies == pytest.approx([0.020] * len(latencies), rel=0.15), errors
+        used = {i.host: i.name for i in found.interfaces if i.chosen}
+        assert used == {"host1": "slow0", "host2": "slow0"}
+        assert any("slow0 sent" in f["text"] for f in answer["findings"])
