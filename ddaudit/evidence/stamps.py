@@ -1,7 +1,7 @@
 """When each rank came to each collective and left it: what parts waiting for the last peer from the wire.
 
 Stamps are read from one host's monotonic clock, which its processes share; clocks of different hosts say nothing about
-each other, so ranks that read different clocks have no stamps in common.
+each other, and a reader has to compare durations there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ AXES = ("rank", "step", "slot")
 def stamp_arrays(streams: Sequence[Stream], steps: Sequence[int]) -> tuple[list[list[int]], dict[str, Array]]:
     """Groups (global ranks of each), and the arrays ``stamp_group`` (index of the group, -1 where unused), ``arrived``
     and ``left`` (seconds on the host's clock, less the earliest start of any step), all [rank, step, slot]; no arrays
-    where nothing was stamped, or where ranks read clocks of different hosts. Malformed stamps are left out: events may
-    come from a damaged file.
+    where nothing was stamped. Malformed stamps are left out: events may come from a damaged file.
     """
     import numpy as np
 
@@ -37,8 +36,7 @@ def stamp_arrays(streams: Sequence[Stream], steps: Sequence[int]) -> tuple[list[
             at = (row, column[int(event["step"])])
             if found := list(_stamps(event, groups)):
                 cells[at], starts[at] = found, float(event["begin_s"])
-    clocks = {start.get("clock") for stream in streams if (start := stream.first("start")) is not None}
-    if not cells or len(clocks) > 1:
+    if not cells:
         return [], {}
     origin = min(starts.values())
     shape = (len(streams), len(steps), max(len(found) for found in cells.values()))
