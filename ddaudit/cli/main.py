@@ -36,6 +36,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ddaudit.cli.bundle",
         "Pack a run folder or logs into one redacted archive with hashes, which `triage` reads back.",
     ),
+    "submit": (
+        "ddaudit.cli.submit",
+        "Write a run as a batch job of Slurm or Kubernetes; submit it and follow it to its end.",
+    ),
     "report": ("ddaudit.cli.report", "Render a run again; rebuild what is missing."),
     "list": ("ddaudit.cli.list_", "List checks, probes, runbooks, packs or plants."),
     "show": ("ddaudit.cli.show", "Explain one check, probe, runbook or finding id."),

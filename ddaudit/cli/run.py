@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ FORMATS = ("text", "json", "html", "md", "junit")
 @click.option(
     "--out", type=click.Path(file_okay=False), default="ddaudit-runs", show_default=True, help="Root of run folders."
 )
+@click.option("--run-id", metavar="NAME", help="Name of the run folder; default: made from the time.")
 @click.option("--resume", metavar="RUN", help="Go on with a run folder that was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the ordered steps and launch nothing.")
 @click.option(
@@ -101,7 +103,7 @@ def _new(options: dict[str, Any], place: Place | None) -> Session:
         options["runbook"],
         params=parse_params(options["params"]),
         out=Path(options["out"]),
-        run_id=new_run_id(),
+        run_id=_run_id(options["run_id"]) or new_run_id(),
         device=options["device"],
         seed=options["seed"],
         only=options["only"],
@@ -114,8 +116,27 @@ def _new(options: dict[str, Any], place: Place | None) -> Session:
     )
 
 
+def _run_id(asked: str | None) -> str | None:
+    if asked is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", asked):
+        raise UsageProblem(f"--run-id {asked!r}", expected="letters, digits, dots, dashes and underscores")
+    return asked
+
+
 #: What the folder of a resumed run rules, as parameters of the command.
-RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail")
+RULED = (
+    "runbook",
+    "params",
+    "only",
+    "skip",
+    "start",
+    "device",
+    "seed",
+    "out",
+    "run_id",
+    "fail_on",
+    "strict",
+    "warn_as_fail",
+)
 
 
 def _resumed(options: dict[str, Any]) -> Session:
