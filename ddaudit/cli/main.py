@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from ddaudit import __version__
+from ddaudit.cli.exits import mapped
 from ddaudit.cli.streams import Stopped, guard, hush
 from ddaudit.errors import EXIT_MEANINGS, Exit, Problem
 
@@ -36,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ddaudit.cli.bundle",
         "Pack a run folder or logs into one redacted archive with hashes, which `triage` reads back.",
     ),
+    "gate": ("ddaudit.cli.gate", "Check this node, or the nodes of an allocation, within a budget: fit for work?"),
     "submit": (
         "ddaudit.cli.submit",
         "Write a run as a batch job of Slurm or Kubernetes; submit it and follow it to its end.",
@@ -95,9 +97,13 @@ MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errn
 
 def main(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code. Every way a command can end is mapped here."""
+    return mapped(list(argv), _outcome(argv))
+
+
+def _outcome(argv: Sequence[str]) -> int:
     try:
         outcome = cli.main(args=list(argv), prog_name="ddaudit", standalone_mode=False)
-        return int(outcome) if isinstance(outcome, int) else int(Exit.PASS)
+        return outcome if isinstance(outcome, int) else int(Exit.PASS)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (click.Abort, KeyboardInterrupt) as stop:

@@ -25,6 +25,7 @@ from ddaudit.cli.common import (
     parse_params,
     write_reports,
 )
+from ddaudit.cli.exits import coded, exit_map_option
 from ddaudit.cli.hosts import conducting, find, follow, host_options
 from ddaudit.cli.streams import Stopped
 from ddaudit.errors import UsageProblem
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ddaudit.launch import Fleet, Place
     from ddaudit.record import Record
 
-__all__ = ["command"]
+__all__ = ["command", "execute", "open_session"]
 
 FORMATS = ("text", "json", "html", "md", "junit")
 
@@ -71,6 +72,7 @@ FORMATS = ("text", "json", "html", "md", "junit")
 @click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
 @click.option("--no-progress", is_flag=True, help="Nothing on stderr while it runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@exit_map_option
 @host_options
 @pack_options
 @json_option
@@ -86,12 +88,14 @@ def command(**options: Any) -> int:
     if place is not None and not place.conducts and not options["dry_run"]:
         return follow(place, options)
     if options["dry_run"]:
-        return _show_plan(_session(options, place), options["as_json"])
+        return _show_plan(open_session(options, place), options["as_json"])
     with conducting(place, options) as fleet:
-        return _execute(_session(options, place), options, fleet)
+        record = execute(open_session(options, place), options, fleet)
+    return coded(record.verdict, record.exit_code)
 
 
-def _session(options: dict[str, Any], place: Place | None) -> Session:
+def open_session(options: dict[str, Any], place: Place | None) -> Session:
+    """The run that the options of this command ask for, new or resumed, ready to be executed."""
     return _resumed(options) if options["resume"] else _new(options, place)
 
 
@@ -156,7 +160,8 @@ def _resumed(options: dict[str, Any]) -> Session:
     return resume(run_dir, load_packs(list(folders), options["packs"]))
 
 
-def _execute(session: Session, options: dict[str, Any], fleet: Fleet | None) -> int:
+def execute(session: Session, options: dict[str, Any], fleet: Fleet | None) -> Record:
+    """Walks the session, writes its reports and prints the run's outcome."""
     from ddaudit.cli.live import LiveView
     from ddaudit.engine import Options, Settings, restore
 
@@ -174,7 +179,7 @@ def _execute(session: Session, options: dict[str, Any], fleet: Fleet | None) -> 
         return _tell(record, session, options)
 
 
-def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
+def _tell(record: Record, session: Session, options: dict[str, Any]) -> Record:
     from ddaudit import report
 
     formats = dict.fromkeys(["html", "md", *options["reports"]])
@@ -190,8 +195,9 @@ def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
         ascii_only=options["ascii_only"] or plain,
         verbosity=-1 if options["quiet"] else 0,
     )
-    sys.stdout.write(text.rstrip("\n") + "\n")
-    return record.exit_code
+    if not options.get("silent"):
+        sys.stdout.write(text.rstrip("\n") + "\n")
+    return record
 
 
 def _ask() -> Any:

@@ -156,3 +156,35 @@ def _conclude(ended: Ended, run_dir: Path, options: dict[str, Any]) -> int:
             click.echo(printable(f"{finding.status.value:<5} {finding.id or finding.check}: {finding.text}"))
     click.echo(printable(f"{verdict}: job {ended.job} {ended.state.lower()}" + (f", run {run_dir}" if record else "")))
     return code
+
+
+@command.command("k8s")
+@click.argument("runbook", default="scale-out")
+@click.option("--image", required=True, metavar="IMAGE", help="Image that has ddaudit and the runbook.")
+@click.option("--name", default="ddaudit", show_default=True, help="Name of the JobSet and of its headless service.")
+@click.option("--namespace", metavar="NAME")
+@click.option("--queue", metavar="NAME", help="Kueue's local queue.")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option("--gpus-per-node", type=click.IntRange(0, 64), default=0)
+@click.option("--nproc-per-node", type=click.IntRange(1, 1024), help="Ranks on a node; default: its GPUs, or 1.")
+@click.option("--claim", metavar="NAME", help="Volume claim for the run folder; without one it goes with pod 0.")
+@click.option("-P", "params", multiple=True, metavar="NAME=VALUE", help="Set a parameter of the runbook.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+def k8s(runbook: str, **options: Any) -> int:
+    """Print a JobSet manifest that runs RUNBOOK, ready for `kubectl apply -f -`.
+
+    One pod a node; pod 0 conducts and writes the run folder.
+    """
+    import json
+
+    from ddaudit.launch.kubernetes import PodJob, manifest
+
+    parse_params(options["params"])
+    words = [w for pair in options["params"] for w in ("-P", pair)] + ["--device", options["device"]]
+    same = ("name", "image", "namespace", "queue", "nodes", "gpus_per_node", "claim")
+    ranks = options["nproc_per_node"] or max(1, options["gpus_per_node"])
+    job = PodJob(
+        runbook=runbook, ranks_per_node=ranks, arguments=tuple(words), **{name: options[name] for name in same}
+    )
+    click.echo(json.dumps(manifest(job), indent=2))
+    return 0

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ddaudit.cli.common import json_option, load_packs, pack_options
+from ddaudit.cli.exits import coded, exit_map_option
 from ddaudit.errors import UsageProblem
 
 __all__ = ["command"]
@@ -51,6 +52,7 @@ EXPECTED = {
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@exit_map_option
 @pack_options
 @json_option
 def command(words: tuple[str, ...], **options: Any) -> int:
@@ -117,4 +119,4 @@ def _tell(record: Any, run_dir: Path, options: dict[str, Any]) -> int:
         verbosity=-1 if options["quiet"] else 0,
     )
     stream.write(text.rstrip("\n") + "\n")
-    return int(record.exit_code)
+    return coded(record.verdict, record.exit_code)

@@ -17,6 +17,8 @@ from ddaudit.engine.jobs import plan_job
 from ddaudit.engine.journal import Journal, read_journal, read_plan
 from ddaudit.engine.walk import Options, Quiet, Walk, Watcher
 from ddaudit.errors import EvidenceProblem, UsageProblem
+from ddaudit.evidence.events import read_streams
+from ddaudit.evidence.launch import LaunchFacts
 from ddaudit.launch import Fleet, Place
 from ddaudit.packs import Packs
 from ddaudit.record import NewerRecord, load_record
@@ -44,8 +46,15 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """True for a run that came to its end already: there is nothing to walk."""
-        return self.journal is not None and self.journal.completes(self.plan)
+        """True for a run that came to its end already, and lost no host on the way: there is nothing to walk."""
+        return self.journal is not None and self.journal.completes(self.plan) and not self._lost_a_host(self.journal)
+
+    def _lost_a_host(self, journal: Journal) -> bool:
+        for folder in (ended.folder for ended in journal.ended.values() if ended.folder):
+            launch = LaunchFacts.assemble(read_streams(self.run_dir / "events" / folder, "launcher.jsonl"))
+            if launch is not None and launch.lost_hosts:
+                return True
+        return False
 
     @contextmanager
     def walking(self, options: Options, watcher: Watcher | None = None, fleet: Fleet | None = None) -> Iterator[Walk]:

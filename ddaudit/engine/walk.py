@@ -221,8 +221,9 @@ class Walk:
 
 
 def _stands(judged: Judged) -> bool:
-    """True for a step that need not run again: it measured something, or a person answered it."""
+    """True for a step that need not run again: it measured something, or a person answered it. One that lost a host
+    says nothing about the hosts that are there now."""
     outcome = judged.outcome
-    if outcome.state not in ("done", "failed", "timed-out"):
+    if outcome.state not in ("done", "failed", "timed-out") or (outcome.launch and outcome.launch.lost_hosts):
         return False
     return outcome.answer is not None if outcome.step.manual is not None else outcome.launch is not None

@@ -154,8 +154,8 @@ def read_stream(path: Path) -> Stream:
     return Stream(path.stem, good, folder=path.parent, damaged_lines=len(items) - len(good))
 
 
-def read_streams(folder: Path) -> list[Stream]:
+def read_streams(folder: Path, pattern: str = "*.jsonl") -> list[Stream]:
     """Reads every event file of a step, ordered by name; an absent folder gives an empty list.
 
     What is no plain file (a pipe would never end) is left out."""
-    return [read_stream(path) for path in sorted(folder.glob("*.jsonl")) if path.is_file()]
+    return [read_stream(path) for path in sorted(folder.glob(pattern)) if path.is_file()]

@@ -79,3 +79,8 @@ class LaunchFacts(JsonEvidence):
     def ok(self) -> bool:
         """True when every rank ran to its end."""
         return len(self.ranks) == self.world_size and all(r.state == "done" for r in self.ranks)
+
+    @property
+    def lost_hosts(self) -> tuple[str, ...]:
+        """Hosts that hung up or fell silent during the step."""
+        return tuple(dict.fromkeys(r.host for r in self.ranks if r.state == "host-lost"))

@@ -6,12 +6,12 @@ import math
 import re
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddaudit.errors import UsageProblem
 
-__all__ = ["Asked", "Place", "expand_hosts", "find_place", "parse_endpoint"]
+__all__ = ["Asked", "Place", "compress_hosts", "expand_hosts", "find_place", "parse_endpoint"]
 
 #: torchrun's default port of its c10d rendezvous.
 PORT = 29400
@@ -192,6 +192,29 @@ def expand_hosts(text: str) -> list[str]:
     if not found or any(not re.fullmatch(r"[A-Za-z0-9._-]+", n) for n in found):
         raise UsageProblem("a host list cannot be read", expected="Slurm's form, such as n[1-4]")
     return found
+
+
+def compress_hosts(names: Sequence[str]) -> str:
+    """The inverse of :func:`expand_hosts`, as short as Slurm writes it: n1 n2 n3 n7 -> ``n[1-3,7]``."""
+    stems: dict[tuple[str, int], list[int]] = {}
+    plain: list[str] = []
+    for name in dict.fromkeys(names):
+        found = re.fullmatch(r"(.*?)(\d+)", name)
+        if found:
+            stems.setdefault((found[1], len(found[2])), []).append(int(found[2]))
+        else:
+            plain.append(name)
+    for (stem, width), numbers in stems.items():
+        spans: list[list[int]] = []
+        for number in sorted(numbers):
+            if spans and number == spans[-1][1] + 1:
+                spans[-1][1] = number
+            else:
+                spans.append([number, number])
+        words = [str(a).zfill(width) + (f"-{str(b).zfill(width)}" if b > a else "") for a, b in spans]
+        single = len(words) == 1 and "-" not in words[0]
+        plain.append(f"{stem}{words[0]}" if single else f"{stem}[{','.join(words)}]")
+    return ",".join(sorted(plain))
 
 
 def _ranges(text: str, whole: str) -> list[str]:
