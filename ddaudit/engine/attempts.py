@@ -86,21 +86,26 @@ class Attempts:
                 step, plan, folder=folder, on_progress=on_progress, facts=self._facts, everywhere=everywhere
             )
         except LaunchProblem as problem:
+            if self._interrupted:  # a scheduler's TERM goes to every process of ours at once
+                reason = "the run was interrupted during this step"
+                return Outcome(step, "interrupted", why, started, round(time.monotonic() - clock, 3), folder)
             return Outcome(step, "failed", str(problem), started, round(time.monotonic() - clock, 3), folder)
         seconds = round(time.monotonic() - clock, 3)
         kinds = evidence_kinds(self._registry)
         evidence, damage = gather(self._run_dir, folder, kinds)
         others = gather_others(self._run_dir, folder, kinds) if everywhere else {}
-        state, reason = _state(facts)
+                why = "the run was interrupted during this step"
         ended = Outcome(step, state, reason, started, seconds, folder, evidence=evidence, damage=damage)
         return replace(ended, other_hosts=others)
 
     def _set_aside(self, folder: str) -> None:
-        """Events of an earlier, broken try of this step keep their place under another name."""
-        old = self._run_dir / "events" / folder
-        if old.exists():
-            number = next(n for n in itertools.count(1) if not old.with_name(f"{folder}.broken{n}").exists())
-            old.rename(old.with_name(f"{folder}.broken{number}"))
+        """Events and logs of an earlier, broken try of this step keep their place under another name."""
+        both = [self._run_dir / part / folder for part in ("events", "logs")]
+        taken = (n for n in itertools.count(1) if not any(p.with_name(f"{folder}.broken{n}").exists() for p in both))
+        number = next(taken)
+        for old in both:
+            if old.exists():
+                old.rename(old.with_name(f"{folder}.broken{number}"))
 
     def _ready(self) -> LocalLauncher:
         """One launcher serves the run. It imports torch only where some step of the plan runs on ranks."""

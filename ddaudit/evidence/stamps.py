@@ -32,9 +32,13 @@ def stamp_arrays(streams: Sequence[Stream], steps: Sequence[int]) -> tuple[list[
     cells: dict[tuple[int, int], list[tuple[int, float, float]]] = {}
     starts: dict[tuple[int, int], float] = {}
     for row, stream in enumerate(streams):
+        local: list[tuple[int, ...] | None] = []
+        numbers: dict[int, int] = {}
         for event in stream.of("step"):
             at = (row, column[int(event["step"])])
-            if found := list(_stamps(event, groups)):
+            if "groups" in event:  # told when they change
+                local, numbers = _own_groups(event["groups"]), {}
+            if found := list(_stamps(event, local, numbers, groups)):
                 cells[at], starts[at] = found, float(event["begin_s"])
     if not cells:
         return [], {}
@@ -51,15 +55,29 @@ def stamp_arrays(streams: Sequence[Stream], steps: Sequence[int]) -> tuple[list[
     return [list(g) for g in groups], named | {"left": Array(left, "s", AXES)}
 
 
-def _stamps(event: Mapping[str, Any], groups: dict[tuple[int, ...], int]) -> Iterator[tuple[int, float, float]]:
-    """(group, arrived, left) of one step event; new groups are added to ``groups``."""
-    local, stamps = event.get("groups"), event.get("stamps")
-    if not isinstance(local, list) or not isinstance(stamps, list) or not isinstance(event.get("begin_s"), float):
+def _own_groups(told: Any) -> list[tuple[int, ...] | None]:
+    """A rank's groups; None for what is no group."""
+    return [tuple(g) if _is_group(g) else None for g in told] if isinstance(told, list) else []
+
+
+def _stamps(
+    event: Mapping[str, Any],
+    local: Sequence[tuple[int, ...] | None],
+    numbers: dict[int, int],
+    groups: dict[tuple[int, ...], int],
+) -> Iterator[tuple[int, float, float]]:
+    """(group, arrived, left) of one step event of a rank whose own groups are ``local``. New groups are added to
+    ``groups``; ``numbers`` keeps the rank's own, since looking a group of thousands up takes its length."""
+    stamps = event.get("stamps")
+    if not isinstance(stamps, list) or not isinstance(event.get("begin_s"), float):
         return
     for stamp in stamps:
         match stamp:
-            case [int(index), float(arrived), float(left)] if 0 <= index < len(local) and _is_group(local[index]):
-                yield groups.setdefault(tuple(local[index]), len(groups)), arrived, left
+            case [int(index), float(arrived), float(left)] if 0 <= index < len(local):
+                if index not in numbers and (members := local[index]) is not None:
+                    numbers[index] = groups.setdefault(members, len(groups))
+                if index in numbers:
+                    yield numbers[index], arrived, left
 
 
 def _is_group(ranks: Any) -> bool:

@@ -248,8 +248,9 @@ def _series(streams: Sequence[Stream], steps: Sequence[int]) -> dict[str, Array]
             at = (row, column[int(event["step"])])
             for name, value in event["values"].items():
                 if name in SERIES:
-                    table = tables.setdefault(name, np.full((len(streams), len(steps)), np.nan))
-                    table[at] = decode_number(value)
+                    if name not in tables:
+                        tables[name] = np.full((len(streams), len(steps)), np.nan)
+                    tables[name][at] = decode_number(value)
             if "sample_ids" in event:
                 ids[at] = event["sample_ids"]
     arrays = {name: Array(table, SERIES[name][0], ("rank", "step")) for name, table in sorted(tables.items())}

@@ -21,7 +21,7 @@ OOM_SCORE_ADJ = 500
 def shed_signals(ignored: Iterable[signal.Signals]) -> None:
     """Gives signals their defaults back: what the server ignores or waits for is none of a rank's business."""
     signal.set_wakeup_fd(-1)
-    for signum in (signal.SIGCHLD, signal.SIGTERM, *ignored):
+    for signum in (signal.SIGCHLD, *ignored):
         signal.signal(signum, signal.SIG_DFL)
 
 

@@ -8,7 +8,7 @@ inherited socket. Requests: ``run`` (orders), ``where`` (every living rank write
 meet (its port is told by ``meeting``), or the ``store`` that is bound elsewhere already.
 
 It is not :mod:`multiprocessing`'s forkserver, which imports the user's main module again, pickles its orders and hides
-a failed preload. The end of the socket, or SIGTERM by the kernel when ddaudit dies, ends the server and all ranks.
+a failed preload. The end of the socket, or SIGUSR1 by the kernel when ddaudit dies, ends the server and all ranks.
 CUDA and NVML are not touched here: a forked child could not use them afterwards.
 """
 
@@ -37,7 +37,10 @@ from ddaudit.worker import FINISHED, RELEASE, REPORT, Order, Store, WorkerExit
 
 __all__ = ["main"]
 
-IGNORED = (signal.SIGINT, signal.SIGHUP)
+#: Told to ddaudit alone, which ends the ranks in order; a scheduler sends TERM to every process of a job at once.
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+#: What the kernel sends when ddaudit dies.
+PARENT_DIED = signal.SIGUSR1
 
 
 @dataclass
@@ -84,13 +87,13 @@ class Server:
     def _catch_signals(self) -> None:
         self._wake_write.setblocking(False)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        for signum in (signal.SIGCHLD, signal.SIGTERM):
+        for signum in (signal.SIGCHLD, PARENT_DIED):
             signal.signal(signum, lambda *_: None)
         for signum in IGNORED:
             signal.signal(signum, signal.SIG_IGN)
 
     def _on_wake(self, wake: socket.socket) -> None:
-        if signal.SIGTERM in wake.recv(4096):
+        if PARENT_DIED in wake.recv(4096):
             self._serving = False
         self._reap()
 
@@ -168,7 +171,7 @@ class Server:
         """The child's side of a fork: sheds everything of the server, then runs the order. Never returns."""
         code: int = WorkerExit.ERROR
         try:
-            shed_signals(IGNORED)
+            shed_signals((*IGNORED, PARENT_DIED))
             os.setpgid(0, 0)
             process.die_with_parent(parent)
             process.children_die_with_me()
@@ -318,7 +321,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--preload", nargs="*", default=[], help="modules that ranks find imported, torch first")
     options = parser.parse_args(argv)
-    process.die_with_parent(options.parent, signal.SIGTERM)
+    process.die_with_parent(options.parent, PARENT_DIED)
     process.adopt_orphans()
     server = Server(socket.socket(fileno=options.control_fd))
     # Python 3.12 warns about forking with threads alive. Ours are idle BLAS threads, which libraries handle at fork.

@@ -60,6 +60,7 @@ class Recorder:
     def __init__(self, context: ProbeContext, place: Place) -> None:
         self.context, self.place = context, place
         self._process = psutil.Process()
+        self._groups: object = None
 
     def begin(self, job: Job) -> None:
         """Records the job and this rank's place."""
@@ -81,7 +82,11 @@ class Recorder:
         peak = memory_bytes(self.place.device, reset=True)
         if peak is not None:
             own["device_bytes"] = float(peak)
-        self.context.events.emit("step", step=update, values={**values, **own}, sample_ids=list(sample_ids), **stamps)
+        told = dict(stamps)
+        if "groups" in told and told["groups"] == self._groups:
+            del told["groups"]  # the ranks of a large group, once and not in every step
+        self._groups = list(told.get("groups", self._groups or ())) or None
+        self.context.events.emit("step", step=update, values={**values, **own}, sample_ids=list(sample_ids), **told)
 
     def more(self, update: int, values: Mapping[str, float]) -> None:
         """Adds series to an update that was recorded already."""

@@ -44,7 +44,7 @@ SlurmdLogFile={base}/slurmd.%n.log
 SlurmctldPort={port}
 SlurmdTimeout=30
 MinJobAge=3600
-KillWait=5
+KillWait=30
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres

@@ -1,0 +1,98 @@
+"""How well a tournament finds bad members of simulated fleets. Prints recall, precision and rounds by fleet size.
+
+``python -m benchmarks.tournament [--members 8 64 512 4096] [--fleets 20]``. Each fleet has 0 to 3 bad members or links,
+5 % noise on every meeting, and 1 % of meetings that something else made three times as slow. Large fleets play 64
+rounds only, as a budget would have it; links that never met cannot be found and are told as untested.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from dataclasses import dataclass
+from itertools import islice
+
+from ddaudit.evidence.tournament import Pair, confirm, confirmation_rounds, coverage, rounds, suspect
+
+SLOW, NOISE, BURST, FACTOR = 3.0, 0.05, 0.01, 2.0
+
+
+@dataclass
+class Fleet:
+    """What is wrong with a simulated fleet."""
+
+    members: int
+    bad: set[int]
+    links: set[Pair]
+    chance: random.Random
+
+    @classmethod
+    def made(cls, members: int, chance: random.Random) -> Fleet:
+        wrong = chance.randrange(0, min(4, members // 4 + 1))
+        picked = chance.sample(range(members), 2 * wrong)
+        bad = set(picked[: (wrong + 1) // 2])
+        ends = picked[len(bad) :]
+        links = {(min(a, b), max(a, b)) for a, b in zip(ends[: wrong // 2], ends[wrong // 2 :], strict=False)}
+        return cls(members, bad, set(list(links)[: wrong // 2]), chance)
+
+    def meet(self, pair: Pair) -> float:
+        slow = SLOW if self.bad & set(pair) or pair in self.links else 1.0
+        burst = SLOW if self.chance.random() < BURST else 1.0
+        return slow * burst * max(0.5, self.chance.gauss(1.0, NOISE))
+
+
+@dataclass
+class Score:
+    found: int = 0
+    wanted: int = 0
+    accused: int = 0
+    right: int = 0
+    rounds: int = 0
+    tested: int = 0
+    pairs: int = 0
+
+
+def play(fleet: Fleet, most_rounds: int, score: Score) -> None:
+    """One tournament with its confirmation, added to the score. A link counts as wanted where its ends met."""
+    costs = {pair: fleet.meet(pair) for met in islice(rounds(fleet.members), most_rounds) for pair in met}
+    found = suspect(costs, factor=FACTOR)
+    again: dict[Pair, list[float]] = {}
+    extra = 0
+    for _ in range(2):
+        for met in confirmation_rounds(found, fleet.members):
+            extra += 1
+            for pair in met:
+                again.setdefault(pair, []).append(fleet.meet(pair))
+    accused = confirm(found, costs, again, factor=FACTOR)
+    links = {link for link in fleet.links if link in costs}
+    score.wanted += len(fleet.bad) + len(links)
+    score.found += len(fleet.bad & set(accused.members)) + len(links & set(accused.links))
+    score.accused += len(accused.members) + len(accused.links)
+    score.right += len(fleet.bad & set(accused.members)) + len(fleet.links & set(accused.links))
+    score.rounds += min(most_rounds, fleet.members - 1 + fleet.members % 2) + extra
+    met, all_pairs = coverage(fleet.members, list(costs))
+    score.tested, score.pairs = score.tested + met, score.pairs + all_pairs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, nargs="*", default=[8, 16, 64, 256, 1024, 4096])
+    parser.add_argument("--fleets", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(f"{'members':>8} {'recall':>7} {'precision':>9} {'rounds':>7} {'pairs met':>9} {'seconds':>8}")
+    for members in options.members:
+        score, began = Score(), time.perf_counter()
+        for number in range(options.fleets):
+            fleet = Fleet.made(members, random.Random(f"{options.seed}-{members}-{number}"))
+            play(fleet, members if members <= 256 else 64, score)
+        recall = score.found / score.wanted if score.wanted else 1.0
+        precision = score.right / score.accused if score.accused else 1.0
+        seconds = (time.perf_counter() - began) / options.fleets
+        print(f"{members:>8} {recall:>7.1%} {precision:>9.1%} {score.rounds / options.fleets:>7.1f} "
+              f"{score.tested / score.pairs:>9.1%} {seconds:>8.2f}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
