@@ -59,7 +59,7 @@ def play(fleet: Fleet, most_rounds: int, score: Score) -> None:
     found = suspect(costs, factor=FACTOR)
     again: dict[Pair, list[float]] = {}
     extra = 0
-    for _ in range(2):
+    for _ in range(3):
         for met in confirmation_rounds(found, fleet.members):
             extra += 1
             for pair in met:

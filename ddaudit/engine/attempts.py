@@ -87,14 +87,14 @@ class Attempts:
             )
         except LaunchProblem as problem:
             if self._interrupted:  # a scheduler's TERM goes to every process of ours at once
-                reason = "the run was interrupted during this step"
+                why = "the run was interrupted during this step"
                 return Outcome(step, "interrupted", why, started, round(time.monotonic() - clock, 3), folder)
             return Outcome(step, "failed", str(problem), started, round(time.monotonic() - clock, 3), folder)
         seconds = round(time.monotonic() - clock, 3)
         kinds = evidence_kinds(self._registry)
         evidence, damage = gather(self._run_dir, folder, kinds)
         others = gather_others(self._run_dir, folder, kinds) if everywhere else {}
-                why = "the run was interrupted during this step"
+        state, reason = _state(facts)
         ended = Outcome(step, state, reason, started, seconds, folder, evidence=evidence, damage=damage)
         return replace(ended, other_hosts=others)
 

@@ -40,7 +40,7 @@ class LinksParams(BaseModel):
     budget_s: float | None = Field(None, gt=0)
     factor: float = Field(4.0, gt=1)
     floor_s: float = Field(0.02, ge=0)
-    again: int = Field(2, ge=1, le=100)
+    again: int = Field(3, ge=1, le=100)
     expected_gbps: float | None = Field(None, gt=0)
     plant: Literal["none", "slow-link", "slow-port", "slow-host"] = "none"
 
