@@ -42,7 +42,7 @@ id = "train"
 
 ```toml step train
 probe = "train"
-with = { parallel = "data", preset = "small", steps = 8, global_batch = 4 }
+with = { parallel = "data", preset = "small", steps = 8, global_batch = 2, seq_len = 8 }
 nproc = 2
 checks = ["bottleneck.split"]
 timeout = "300s"

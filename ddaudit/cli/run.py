@@ -57,6 +57,7 @@ FORMATS = ("text", "json", "html", "md", "junit")
 @click.option("--run-id", metavar="NAME", help="Name of the run folder; default: made from the time.")
 @click.option("--resume", metavar="RUN", help="Go on with a run folder that was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the ordered steps and launch nothing.")
+@click.option("--world-size", type=click.IntRange(2), help="With --dry-run: do the training steps fit so many ranks?")
 @click.option(
     "--report",
     "reports",
@@ -84,9 +85,15 @@ def command(**options: Any) -> int:
     """
     if options["redact_users"]:
         os.environ[HIDE_USERS] = "1"
+    if options["world_size"] and not options["dry_run"]:
+        raise UsageProblem("--world-size tries a plan", fix="add --dry-run; a run takes its ranks from -P ranks=N")
     place = find(options)
     if place is not None and not place.conducts and not options["dry_run"]:
         return follow(place, options)
+    if options["world_size"]:
+        from ddaudit.cli.rehearse import show
+
+        return show(open_session(options, None).plan, options["world_size"], options["as_json"])
     if options["dry_run"]:
         return _show_plan(open_session(options, place), options["as_json"])
     with conducting(place, options) as fleet:

@@ -197,8 +197,19 @@ def ranks(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
         yield subject.problem(step, ["nproc"], reason)
 
 
+def _never_runs(subject: Subject, step: Step) -> bool:
+    """True for a condition over parameters alone that these make false."""
+    try:
+        condition = when.parse(when.bind(step.when, subject.values)) if step.when else None
+    except when.WhenError:
+        return False  # another rule's subject
+    return condition is not None and not condition.names() and not condition.decide({})[0]
+
+
 def _misfit(subject: Subject, step: Step, probe: ProbeSpec, nproc: int) -> str | None:
     """Why the probe cannot run on so many ranks, when its parameter model can tell (method ``misfit(ranks)``)."""
+    if _never_runs(subject, step):
+        return None
     try:
         params = probe.params.model_validate(resolve(fill(step.with_, subject.values), {}))
     except (ValidationError, UsageProblem):
