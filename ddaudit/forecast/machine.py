@@ -28,7 +28,8 @@ class Machine:
         overlap: share of the time with compute under way that data-parallel communication can use.
         hides_tensor: share of tensor-parallel communication that runs under compute.
         contention: factor on compute that communication runs under (at least 1).
-        cores: ranks of a node that can compute at full speed at once; None where each device computes by itself.
+        cores: CPU ranks of a node that can compute at full speed at once, each of which launches and computes in turn;
+            None for devices that compute by themselves while the host launches ahead.
         sample_s: seconds in which a host's loader makes one sample; 0 when not known.
         spread: (quantile, excess) pairs: by what share of a step one rank of one step comes late.
         tail: share by which the mean step grows as the devices double, beyond every other term (stragglers, congestion).
@@ -68,3 +69,18 @@ class Machine:
             for name, link in (("inner", self.network.inner), ("outer", self.network.outer))
         }
         return replace(self, network=replace(self.network, **links), **own)
+
+    def slowed(self, by: float) -> Machine:
+        """The same machine with everything that takes a core ``by`` times slower."""
+        links = {
+            name: Link(link.alpha_s * by, link.bytes_per_s / by)
+            for name, link in (("inner", self.network.inner), ("outer", self.network.outer))
+        }
+        return replace(
+            self,
+            network=replace(self.network, measured={}, **links),
+            efficiency=self.efficiency / by,
+            layer_s=self.layer_s * by,
+            fixed_s=self.fixed_s * by,
+            memory_bytes_per_s=self.memory_bytes_per_s / by,
+        )

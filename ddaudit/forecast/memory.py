@@ -61,9 +61,7 @@ def layer_bytes(shape: Shape, layout: Layout, width: int = 2) -> float:
     return tokens * shape.hidden * (width / 2) * (whole_part + (split - 1) / layout.tp)
 
 
-def memory(
-    shape: Shape, layout: Layout, states: States | None = None, width: int = 2, reserved: float = 0.0
-) -> Memory:
+def memory(shape: Shape, layout: Layout, states: States | None = None, width: int = 2, reserved: float = 0.0) -> Memory:
     """Bytes of the fullest rank (the first pipeline stage holds most micro-batches; first and last hold a table).
 
     1F1B keeps p micro-batches on the first stage, interleaved 1 + (p - 1) / (p v) times that, GPipe all m, zero-bubble

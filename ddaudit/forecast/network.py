@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -38,7 +39,8 @@ class Network:
         ``size_bytes`` is the whole buffer (nccl-tests convention). Rings: an all-reduce moves 2 (n - 1) / n of it in
         2 (n - 1) hops, the others (n - 1) / n in n - 1 (Thakur et al. 2005; nccl-tests PERFORMANCE.md). A group of
         several nodes first works within nodes, then across with 1 / near of the buffer each; an all-to-all sends to
-        both at once, so its longer part counts.
+        both at once, so its longer part counts. Across nodes an all-reduce may take a tree, 2 log2 n hops and twice the
+        buffer, where that is quicker.
         """
         if ranks <= 1 or size_bytes <= 0:
             return 0.0
@@ -53,10 +55,12 @@ class Network:
             far = (ranks - near) / ranks * size_bytes
             inside = near * self.inner.alpha_s + (near - 1) / ranks * size_bytes / self.inner.bytes_per_s
             return max(inside, (ranks - near) * self.outer.alpha_s + far / self.outer.bytes_per_s)
-        rounds = 2 if op == "all-reduce" else 1
         within = _ring(self.inner, size_bytes, near)
         across = _ring(self.outer, size_bytes / near, nodes)
-        return rounds * (within + across)
+        if op != "all-reduce":
+            return within + across
+        depth = math.ceil(math.log2(nodes)) * self.outer.alpha_s + size_bytes / near / self.outer.bytes_per_s
+        return 2 * (within + (min(across, depth) if nodes > 1 else 0.0))
 
 
 def _hop(link: Link, size_bytes: float) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ddaudit.forecast.layout import Layout
 from ddaudit.forecast.machine import Machine
 from ddaudit.forecast.memory import layer_bytes
 from ddaudit.forecast.shape import Shape
+from ddaudit.forecast.stragglers import expected_excess
 from ddaudit.forecast.volumes import expert_share
 
 __all__ = ["TERMS", "Terms", "step_terms"]
@@ -79,9 +80,10 @@ def step_terms(shape: Shape, layout: Layout, machine: Machine, width: int = 2, g
     """Seconds of one update of ``layout`` on ``machine``; ``width`` bytes a number, ``gradient_width`` of gradients.
 
     m micro-batches pass the slowest stage, (p - 1) / v more fill and drain the pipeline, and what the gradients'
-    synchronisation takes beyond the compute that can cover it is added (DESIGN of docs/forecast.md; Narayanan et al.
+    synchronisation takes beyond the compute that can cover it is added (docs/forecast.md; Narayanan et al.
     2021, section 2.2; Li et al. 2020 for DDP).
     """
+    machine = _crowded(layout, machine)
     layers = -(-shape.layers // layout.pp)
     micro = _micro(shape, layout, machine, layers, width, head=False)
     last = _micro(shape, layout, machine, shape.layers - layers * (layout.pp - 1), width, head=True)
@@ -104,8 +106,7 @@ def step_terms(shape: Shape, layout: Layout, machine: Machine, width: int = 2, g
 def _micro(shape: Shape, layout: Layout, machine: Machine, layers: int, width: int, *, head: bool) -> _Micro:
     tokens = layout.micro_batch * shape.seq_len / layout.cp
     rate = machine.rate(shape.hidden / layout.tp)
-    crowd = _crowding(layout, machine)
-    each = shape.layer_flops(layout.recompute) * tokens / layout.tp / rate * crowd
+    each = shape.layer_flops(layout.recompute) * tokens / layout.tp / rate
     if machine.touches and machine.memory_bytes_per_s:
         each += machine.touches * layer_bytes(shape, layout, width) / machine.memory_bytes_per_s
     size = tokens * shape.hidden * width
@@ -119,8 +120,8 @@ def _micro(shape: Shape, layout: Layout, machine: Machine, layers: int, width: i
         expert = 4 * network.seconds("all-to-all", size * shape.top_k, layout.ep, inside)
     context = _ring(shape, layout, machine, size, each)
     busy = each + shown + expert + context
-    host = _larger(busy, machine.layer_s * crowd) - busy
-    top = shape.head_flops * tokens / layout.tp / rate * crowd if head else 0.0
+    host = _larger(busy, machine.layer_s) - busy if machine.cores is None else machine.layer_s
+    top = shape.head_flops * tokens / layout.tp / rate if head else 0.0
     parts = (layers * shown, layers * expert, layers * context, layers * host)
     return _Micro(layers * each + top, *parts, hidden=layers * (tensor - shown))
 
@@ -131,13 +132,14 @@ def _larger(one: float, other: float) -> float:
     return top * ((one / top) ** 4 + (other / top) ** 4) ** 0.25 if top else 0.0
 
 
-def _crowding(layout: Layout, machine: Machine) -> float:
-    """By what factor ranks that share cores slow each other down."""
+def _crowded(layout: Layout, machine: Machine) -> Machine:
+    """The machine as each of more ranks than cores sees it: compute, launches and copies of messages take turns. A
+    stage that idles leaves its core to others."""
     if machine.cores is None:
-        return 1.0
+        return machine
     here = min(layout.devices, machine.network.node_size)
-    idle = layout.bubble / (1 + layout.bubble)
-    return max(1.0, here * (1 - idle) / machine.cores)
+    crowd = here / (1 + layout.bubble) / machine.cores
+    return machine.slowed(crowd) if crowd > 1 else machine
 
 
 def _ring(shape: Shape, layout: Layout, machine: Machine, size: float, each: float) -> float:
@@ -176,12 +178,15 @@ def _data(
     near = max(1, machine.network.node_size // (layout.tp * layout.cp))
     shards, network = layout.sharded, machine.network
     total, gathers = 0.0, 2 * layout.accumulation if layout.zero_stage == 3 else 1
-    for count, over, copies in ((dense, shards, layout.dp), (routed, max(1, shards // layout.ep), layout.dp)):
-        if not count or over * copies == 1:
+    calls = -(-shape.layers // layout.pp) if shards > 1 and layout.zero_stage == 3 else 1
+    for whole, over, copies in ((dense, shards, layout.dp), (routed, max(1, shards // layout.ep), layout.dp)):
+        if not whole or over * copies == 1:
             continue
-        total += network.seconds("reduce-scatter", count * gradient_width, over, min(near, over))
-        total += gathers * network.seconds("all-gather", count * width, over, min(near, over))
-        total += network.seconds("all-reduce", count * gradient_width / over, copies, max(1, near // over))
+        count, here = whole / calls, min(near, over)
+        once = network.seconds("reduce-scatter", count * gradient_width, over, here)
+        once += gathers * network.seconds("all-gather", count * width, over, here)
+        once += network.seconds("all-reduce", count * gradient_width / over, copies, max(1, near // over))
+        total += calls * once
     if not total:
         return 0.0, 0.0
     full = shards > 1 and layout.zero_stage == 3
@@ -203,10 +208,6 @@ def _optimizer(shape: Shape, layout: Layout, machine: Machine, width: int) -> fl
 
 def _with_waits(terms: Terms, layout: Layout, machine: Machine) -> Terms:
     """Adds waiting for the loader and for the slowest rank."""
-    from dataclasses import replace
-
-    from ddaudit.forecast.stragglers import expected_excess
-
     busy = terms.total
     here = min(layout.devices, machine.network.node_size)
     samples = layout.micro_batch * layout.accumulation * max(1.0, here / (layout.tp * layout.pp * layout.cp))

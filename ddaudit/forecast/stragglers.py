@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 __all__ = ["expected_excess", "spread_of"]
 
@@ -39,7 +40,7 @@ def expected_excess(spread: Sequence[tuple[float, float]], ranks: int) -> float:
 
 def _mean_of_largest(spread: Sequence[tuple[float, float]], ranks: int) -> float:
     total = 0.0
-    for (q0, x0), (q1, x1) in zip(spread, spread[1:], strict=False):
+    for (q0, x0), (q1, x1) in pairwise(spread):
         width = x1 - x0
         if width <= 0:
             continue
