@@ -127,7 +127,7 @@ def _micro(shape: Shape, layout: Layout, machine: Machine, layers: int, width: i
 
 
 def _larger(one: float, other: float) -> float:
-    """A smooth maximum: near the crossing, some kernels wait for the host and others do not."""
+    """A smooth maximum: near the crossing some parts wait and others do not."""
     top = max(one, other)
     return top * ((one / top) ** 4 + (other / top) ** 4) ** 0.25 if top else 0.0
 
@@ -192,7 +192,7 @@ def _data(
     full = shards > 1 and layout.zero_stage == 3
     cover = micro.total * (layout.accumulation if full else 2 / 3) * machine.overlap
     tail = total / (-(-shape.layers // layout.pp) * (gathers + 1 if full else 1)) * (1.0 if machine.overlap else 0.0)
-    exposed = max(total - cover, min(tail, total))
+    exposed = min(total, max(_larger(total, cover) - cover, tail))
     return exposed, total - exposed
 
 
