@@ -1,8 +1,8 @@
 """Holds the forecast against published scaling tables: calibrate on the first rows, predict the rest.
 
-``python benchmarks/forecast_exam.py [--check]``; the tables and their sources are in ``benchmarks/published``. What each
-part was calibrated on is printed beside its errors; nothing is fitted on a row that is predicted. ``--check`` exits 1
-where an error is above its bar.
+``python benchmarks/forecast_exam.py [--check]``; the tables and their sources are in ``benchmarks/published``. What
+each part was calibrated on is printed beside its errors; nothing is fitted on a row that is predicted. ``--check``
+exits 1 where an error is above its bar.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def megascale_shape() -> Shape:
 
 
 def megascale_layout(system: str, batch: int, gpus: int) -> Layout:
-    """TP 8, PP 8 in 6 chunks; Megatron-LM reduces gradients whole, MegaScale shards optimizer states (its section 3)."""
+    """TP 8, PP 8 in 6 chunks; Megatron-LM reduces gradients whole, MegaScale shards optimizer states."""
     replicas = gpus // 64
     plain = system == "megatron-lm"
     return Layout(
@@ -168,9 +168,7 @@ def vtrain() -> None:
         chosen = min(range(len(asked)), key=lambda i: predictions[i])
         regret = asked[chosen][3] / min(c[3] for c in asked) - 1
         missed.append(mean(errors) * 100)
-        print(
-            f"  {held:>5}B: {len(asked):3} rows, mean error {mean(errors):.1%}, regret of the chosen layout {regret:.1%}"
-        )
+        print(f"  {held:>5}B: {len(asked):3} rows, mean error {mean(errors):.1%}, chosen layout's regret {regret:.1%}")
     print("  baselines: three-constant roofline 28.5 / 7.2 / 9.9 / 18.9 %; vTrain's own simulator 14.7 % in sample")
     bar("T6 leave-one-model-out mean", mean(missed), 15.0)
 
@@ -356,9 +354,8 @@ def torchtitan() -> None:
         found = fit(first, [float(pair[0]["tokens_per_s"])], {"efficiency": 1.0}, noise=0.01)
         error = rate(found.factors, layouts[1]) / float(pair[1]["tokens_per_s"]) - 1
         errors.append(abs(error) * 100)
-        print(
-            f"  {variant:8}: {error:+.1%} (linear {float(pair[0]['tokens_per_s']) / float(pair[1]['tokens_per_s']) - 1:+.1%})"
-        )
+        flat = float(pair[0]["tokens_per_s"]) / float(pair[1]["tokens_per_s"]) - 1
+        print(f"  {variant:8}: {error:+.1%} (linear {flat:+.1%})")
     bar("T4 mean", mean(errors), 5.0)
 
 

@@ -2,7 +2,7 @@
 
 ``python benchmarks/forecast_gloo.py [--repeats 10] [--out DIR] [--reuse]``; needs a quiet machine. Each repeat runs
 ``forecast_gloo.md`` once and is calibrated from its own steps of 1 and 2 ranks only. Printed per kind: the median over
-repeats of predicted over measured time at 4 ranks, and whether added ranks help. ``--reuse`` judges the runs in DIR again.
+repeats of predicted over measured time at 4 ranks, and whether added ranks help. ``--reuse`` judges DIR again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ddaudit: runbook-driven diagnostics and checkpoint audits for distributed PyTorch training.
 
-``ddaudit.run``, ``resume``, ``load_run``, ``audit``, ``forecast`` and ``triage`` do what the command line does; they are imported on
-first use. Packs import from :mod:`ddaudit.api`.
+``ddaudit.run``, ``resume``, ``load_run``, ``audit``, ``forecast`` and ``triage`` do what the command line does; they
+are imported on first use. Packs import from :mod:`ddaudit.api`.
 """
 
 from __future__ import annotations

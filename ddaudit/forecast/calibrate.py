@@ -116,7 +116,7 @@ def _start(run: RunFacts, rows: Sequence[Measured], hardware: Hardware | None) -
         fixed_s=FIXED_SHARE * first.step_s,
         overlap=_overlap(rows),
         cores=cores,
-        sample_s=max((m.input_s / max(1, m.subject.layout.global_batch // m.subject.layout.replicas) for m in rows))
+        sample_s=max(m.input_s / max(1, m.subject.layout.global_batch // m.subject.layout.replicas) for m in rows)
         / max(1, cores or 1),
         memory_bytes=_memory(run),
         spread=max((m.spread for m in rows if m.spread), key=len, default=()),

@@ -60,8 +60,8 @@ def _cut(layout: Layout, batch: int) -> Layout | None:
 
 
 def candidates(shape: Shape, devices: int, batch: int, node_size: int) -> Iterator[Layout]:
-    """Every layout of ``devices`` devices and ``batch`` samples that can exist: DP x sharded (ZeRO-1, ZeRO-3, HSDP) x TP
-    (within a node) x PP (plain, interleaved) x EP x micro-batch x recomputation."""
+    """Every layout of ``devices`` devices and ``batch`` samples that can exist: DP x sharded (ZeRO-1, ZeRO-3, HSDP) x
+    TP (within a node) x PP (plain, interleaved) x EP x micro-batch x recomputation."""
     for tp in _divisors(min(devices, node_size, shape.heads)):
         for pp in _divisors(min(devices // tp, shape.layers)):
             if devices % (tp * pp):

@@ -32,7 +32,7 @@ class Machine:
             None for devices that compute by themselves while the host launches ahead.
         sample_s: seconds in which a host's loader makes one sample; 0 when not known.
         spread: (quantile, excess) pairs: by what share of a step one rank of one step comes late.
-        tail: share by which the mean step grows as the devices double, beyond every other term (stragglers, congestion).
+        tail: share by which a step grows as the devices double, beyond every other term (stragglers, congestion).
         sources: where each number came from, by name.
     """
 
@@ -64,21 +64,18 @@ class Machine:
         """The same machine with some numbers multiplied: fields of its own, or ``inner`` and ``outer`` for the
         bandwidths of its links."""
         own = {name: getattr(self, name) * by for name, by in factors.items() if name not in ("inner", "outer")}
-        links = {
-            name: Link(link.alpha_s, link.bytes_per_s * factors.get(name, 1.0))
-            for name, link in (("inner", self.network.inner), ("outer", self.network.outer))
-        }
-        return replace(self, network=replace(self.network, **links), **own)
+        network = self.network
+        inner = replace(network.inner, bytes_per_s=network.inner.bytes_per_s * factors.get("inner", 1.0))
+        outer = replace(network.outer, bytes_per_s=network.outer.bytes_per_s * factors.get("outer", 1.0))
+        return replace(self, network=replace(network, inner=inner, outer=outer), **own)
 
     def slowed(self, by: float) -> Machine:
         """The same machine with everything that takes a core ``by`` times slower."""
-        links = {
-            name: Link(link.alpha_s * by, link.bytes_per_s / by)
-            for name, link in (("inner", self.network.inner), ("outer", self.network.outer))
-        }
+        network = self.network
+        inner, outer = (Link(link.alpha_s * by, link.bytes_per_s / by) for link in (network.inner, network.outer))
         return replace(
             self,
-            network=replace(self.network, measured={}, **links),
+            network=replace(network, inner=inner, outer=outer, measured={}),
             efficiency=self.efficiency / by,
             layer_s=self.layer_s * by,
             fixed_s=self.fixed_s * by,

@@ -48,7 +48,7 @@ class Terms:
 
     @property
     def total(self) -> float:
-        return sum(getattr(self, name) for name in TERMS)
+        return float(sum(getattr(self, name) for name in TERMS))
 
     @property
     def exposed(self) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ddaudit.errors import UsageProblem
 from ddaudit.evidence.trace import Job
-from ddaudit.forecast.layout import Layout
+from ddaudit.forecast.layout import Layout, Schedule
 from ddaudit.forecast.memory import States
 from ddaudit.forecast.shape import Shape
 from ddaudit.job.load import LoadedJob
@@ -41,7 +41,7 @@ def from_job(loaded: LoadedJob) -> Subject:
         UsageProblem: the file lacks the model's shape, a batch, or the precision.
     """
     run, job = numbers(loaded.job), loaded.job
-    wanted = {"model.layers": run.layers, "model.hidden": run.hidden, "model.heads": run.heads}
+    wanted: dict[str, object] = {"model.layers": run.layers, "model.hidden": run.hidden, "model.heads": run.heads}
     wanted |= {"model.vocab": run.vocab, "seq_len": run.seq_len, "precision": run.precision}
     wanted |= {"micro_batch": run.micro_batch, "accumulation": run.accumulation}
     if absent := [name for name, value in wanted.items() if value is None]:
@@ -111,5 +111,5 @@ def layout_of_kind(start: Layout, kind: str, variant: str | None, ranks: int) ->
         "hsdp": {"dp": ranks // 2, "sharded": 2} if ranks % 2 == 0 else {"sharded": ranks},
         "fsdp-tp": {"sharded": ranks // 2, "tp": 2} if ranks % 2 == 0 else {"sharded": ranks},
     }
-    schedule = "gpipe" if variant == "gpipe" else "interleaved" if variant == "interleaved" else "1f1b"
+    schedule: Schedule = "gpipe" if variant == "gpipe" else "interleaved" if variant == "interleaved" else "1f1b"
     return replace(start, schedule=schedule, **axes.get(kind, {}))
