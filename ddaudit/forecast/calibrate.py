@@ -113,6 +113,7 @@ def _start(run: RunFacts, rows: Sequence[Measured], hardware: Hardware | None) -
         network=Network(EVERYWHERE, link, link),
         efficiency=1.0,
         layer_s=LAUNCH_SHARE * first.step_s / (shape.layers * layout.accumulation),
+        update_s=first.optimizer_s / -(-shape.layers // layout.pp) if cpu else 0.0,
         fixed_s=FIXED_SHARE * first.step_s,
         overlap=_overlap(rows),
         cores=cores,

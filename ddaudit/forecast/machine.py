@@ -17,7 +17,8 @@ class Machine:
         peak_flops: dense FLOP/s in the job's precision.
         efficiency: share of the peak that wide matrix products reach.
         narrow: columns of a rank's slice (hidden / tp) at which products run at half that share; 0 for none.
-        layer_s: seconds that a host needs to launch one layer forward and backward; a layer never takes less.
+        layer_s: seconds that a host needs to launch one dense layer forward and backward; it never takes less.
+        update_s: seconds that the update of one layer's parameters takes to launch.
         touches: how often each byte of a layer's activations passes the device's memory in an update: norms, dropout,
             softmax and activation functions take bandwidth, not FLOPs, and weigh more in narrow models.
         fixed_s: seconds an update takes whatever its batch and layout.
@@ -42,6 +43,7 @@ class Machine:
     efficiency: float = 0.5
     narrow: float = 0.0
     layer_s: float = 0.0
+    update_s: float = 0.0
     touches: float = 0.0
     fixed_s: float = 0.0
     memory_bytes: float | None = None
@@ -78,6 +80,7 @@ class Machine:
             network=replace(network, inner=inner, outer=outer, measured={}),
             efficiency=self.efficiency / by,
             layer_s=self.layer_s * by,
+            update_s=self.update_s * by,
             fixed_s=self.fixed_s * by,
             memory_bytes_per_s=self.memory_bytes_per_s / by,
         )

@@ -44,6 +44,7 @@ class Measured:
     hidden_s: float | None = None
     cpu_s: float | None = None
     input_s: float = 0.0
+    optimizer_s: float = 0.0
     save_s: float | None = None
     peak_bytes: float | None = None
     spread: tuple[tuple[float, float], ...] = ()
@@ -121,6 +122,7 @@ def measure(step: str, trace: TrainingTrace) -> Measured | str:
         hidden_s=_median(trace, "comm_hidden_s"),
         cpu_s=_median(trace, "cpu_s"),
         input_s=_median(trace, "input_s") or 0.0,
+        optimizer_s=_median(trace, "optimizer_s") or 0.0,
         save_s=max(saves) if saves else None,
         peak_bytes=_largest(trace, "device_bytes"),
         spread=_spread(trace),

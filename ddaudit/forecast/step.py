@@ -99,7 +99,7 @@ def step_terms(shape: Shape, layout: Layout, machine: Machine, width: int = 2, g
     slower = 1 + (machine.contention - 1) * min(1.0, hidden / busy if busy else 0.0)
     parts |= {"compute": count * slowest.compute * slower, "bubble": bubble, "pipeline": pipeline, "data": exposed}
     parts["hidden"] += hidden
-    parts["optimizer"] = _optimizer(shape, layout, machine, width) + machine.fixed_s
+    parts["optimizer"] = _optimizer(shape, layout, machine, width) + machine.fixed_s + layers * machine.update_s
     return _with_waits(Terms(**parts), layout, machine)
 
 
@@ -120,10 +120,16 @@ def _micro(shape: Shape, layout: Layout, machine: Machine, layers: int, width: i
         expert = 4 * network.seconds("all-to-all", size * shape.top_k, layout.ep, inside)
     context = _ring(shape, layout, machine, size, each)
     busy = each + shown + expert + context
-    host = _larger(busy, machine.layer_s) - busy if machine.cores is None else machine.layer_s
+    launch = machine.layer_s * _launches(shape, layout)
+    host = _larger(busy, launch) - busy if machine.cores is None else launch
     top = shape.head_flops * tokens / layout.tp / rate if head else 0.0
     parts = (layers * shown, layers * expert, layers * context, layers * host)
     return _Micro(layers * each + top, *parts, hidden=layers * (tensor - shown))
+
+
+def _launches(shape: Shape, layout: Layout) -> float:
+    """Launches of a layer in units of a dense one: half are attention's, half those of each expert on the rank."""
+    return 0.5 + 0.5 * max(1.0, shape.experts / layout.ep)
 
 
 def _larger(one: float, other: float) -> float:
