@@ -18,8 +18,9 @@ from ddaudit.forecast.step import step_terms
 __all__ = ["Calibrated", "calibrate", "described"]
 
 #: How far each number may be from where it starts (standard deviation of its logarithm). Rates and launches start from
-#: the step itself and are left free; links start from the sweep, whose sizes a step need not use.
-PRIORS: Mapping[str, float] = {"efficiency": 1.0, "layer_s": 1.5, "fixed_s": 1.5, "inner": 0.5}
+#: the step itself and are left free; links start
+#: from the sweep, which waits for nothing between two calls: inside a step, waking a rank up takes longer.
+PRIORS: Mapping[str, float] = {"efficiency": 1.0, "layer_s": 1.5, "fixed_s": 1.5, "inner": 0.5, "alpha": 1.0}
 #: What a repeated median of a step differs by on a machine that others use too.
 NOISE = 0.03
 #: Share of a small step that launches take before anything is fitted; the fit decides.

@@ -64,7 +64,7 @@ def candidates(shape: Shape, devices: int, batch: int, node_size: int) -> Iterat
     TP (within a node) x PP (plain, interleaved) x EP x micro-batch x recomputation."""
     for tp in _divisors(min(devices, node_size, shape.heads)):
         for pp in _divisors(min(devices // tp, shape.layers)):
-            if devices % (tp * pp):
+            if devices % (tp * pp) or shape.layers % pp:
                 continue
             replicas = devices // (tp * pp)
             if batch % replicas:

@@ -8,6 +8,9 @@ from ddaudit.forecast.network import Link, Network
 
 __all__ = ["Machine"]
 
+#: Factors of :meth:`Machine.scaled` that are no fields of the machine but numbers of its links.
+LINKS = ("inner", "outer", "alpha")
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -63,18 +66,20 @@ class Machine:
         return self.peak_flops * self.efficiency * (columns / (columns + self.narrow) if self.narrow else 1.0)
 
     def scaled(self, **factors: float) -> Machine:
-        """The same machine with some numbers multiplied: fields of its own, or ``inner`` and ``outer`` for the
-        bandwidths of its links."""
-        own = {name: getattr(self, name) * by for name, by in factors.items() if name not in ("inner", "outer")}
-        network = self.network
-        inner = replace(network.inner, bytes_per_s=network.inner.bytes_per_s * factors.get("inner", 1.0))
-        outer = replace(network.outer, bytes_per_s=network.outer.bytes_per_s * factors.get("outer", 1.0))
-        return replace(self, network=replace(network, inner=inner, outer=outer), **own)
+        """The same machine with some numbers multiplied: fields of its own, ``inner`` and ``outer`` for the bandwidths
+        of its links, or ``alpha`` for their latencies."""
+        own = {name: getattr(self, name) * by for name, by in factors.items() if name not in LINKS}
+        alpha = factors.get("alpha", 1.0)
+        links = {"inner": self.network.inner, "outer": self.network.outer}
+        inner, outer = (
+            Link(link.alpha_s * alpha, link.bytes_per_s * factors.get(name, 1.0)) for name, link in links.items()
+        )
+        return replace(self, network=replace(self.network, inner=inner, outer=outer), **own)
 
     def slowed(self, by: float) -> Machine:
-        """The same machine with everything that takes a core ``by`` times slower."""
+        """The same machine with everything that takes a core ``by`` times slower; who waits for a message sleeps."""
         network = self.network
-        inner, outer = (Link(link.alpha_s * by, link.bytes_per_s / by) for link in (network.inner, network.outer))
+        inner, outer = (Link(link.alpha_s, link.bytes_per_s / by) for link in (network.inner, network.outer))
         return replace(
             self,
             network=replace(network, inner=inner, outer=outer, measured={}),

@@ -39,8 +39,8 @@ class Network:
         ``size_bytes`` is the whole buffer (nccl-tests convention). Rings: an all-reduce moves 2 (n - 1) / n of it in
         2 (n - 1) hops, the others (n - 1) / n in n - 1 (Thakur et al. 2005; nccl-tests PERFORMANCE.md). A group of
         several nodes first works within nodes, then across with 1 / near of the buffer each; an all-to-all sends to
-        both at once, so its longer part counts. Across nodes an all-reduce may take a tree, 2 log2 n hops and twice the
-        buffer, where that is quicker.
+        both at once, so its longer part counts. An all-reduce may take a tree, 2 log2 n hops and twice the buffer,
+        where that is quicker.
         """
         if ranks <= 1 or size_bytes <= 0:
             return 0.0
@@ -59,12 +59,17 @@ class Network:
         across = _ring(self.outer, size_bytes / near, nodes)
         if op != "all-reduce":
             return within + across
-        depth = math.ceil(math.log2(nodes)) * self.outer.alpha_s + size_bytes / near / self.outer.bytes_per_s
-        return 2 * (within + (min(across, depth) if nodes > 1 else 0.0))
+        return 2 * (
+            min(within, _tree(self.inner, size_bytes, near)) + min(across, _tree(self.outer, size_bytes / near, nodes))
+        )
 
 
 def _hop(link: Link, size_bytes: float) -> float:
     return link.alpha_s + size_bytes / link.bytes_per_s
+
+
+def _tree(link: Link, size_bytes: float, ranks: int) -> float:
+    return math.ceil(math.log2(ranks)) * link.alpha_s + size_bytes / link.bytes_per_s if ranks > 1 else 0.0
 
 
 def _ring(link: Link, size_bytes: float, ranks: int) -> float:

@@ -86,7 +86,7 @@ def step_terms(shape: Shape, layout: Layout, machine: Machine, width: int = 2, g
     machine = _crowded(layout, machine)
     layers = -(-shape.layers // layout.pp)
     micro = _micro(shape, layout, machine, layers, width, head=False)
-    last = _micro(shape, layout, machine, shape.layers - layers * (layout.pp - 1), width, head=True)
+    last = _micro(shape, layout, machine, max(1, shape.layers // layout.pp), width, head=True)
     count = layout.accumulation
     slowest = max(micro, last, key=lambda part: part.total) if layout.pp > 1 else last
     bubble = layout.bubble * count * micro.total

@@ -128,11 +128,14 @@ def test_a_slower_wire_or_more_replicas_never_shorten_a_weakly_scaled_step(ranks
     assert wider.total >= (here - step_terms(SHAPE, layout, MACHINE).optimizer) * (1 - 1e-9)
 
 
-@given(ranks=st.sampled_from([2, 4, 8, 16, 32]), size=st.floats(1e3, 1e9))
-def test_an_all_reduce_takes_as_long_as_its_two_halves_inside_a_node(ranks: int, size: float):
+@given(ranks=st.sampled_from([2, 4, 8, 16, 32]), size=st.floats(1e3, 1e10))
+def test_an_all_reduce_takes_as_long_as_its_two_halves_unless_a_tree_is_quicker(ranks: int, size: float):
     network = Network(64, Link(1e-6, 1e11), Link(1e-5, 1e10))
     halves = network.seconds("reduce-scatter", size, ranks, ranks) + network.seconds("all-gather", size, ranks, ranks)
-    assert network.seconds("all-reduce", size, ranks, ranks) == pytest.approx(halves)
+    whole = network.seconds("all-reduce", size, ranks, ranks)
+    assert whole <= halves * (1 + 1e-9)
+    if size > 1e8:
+        assert whole == pytest.approx(halves)
 
 
 @pytest.mark.parametrize(("chunks", "share"), [(1, 7 / 32), (2, 7 / 64)])
