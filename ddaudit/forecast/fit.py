@@ -15,8 +15,9 @@ import numpy as np
 __all__ = ["Fitted", "fit"]
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
-STEP = 1e-4
-ROUNDS = 60
+Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+#: Width of a numerical derivative, the last step that still matters, and rounds at most, in logarithms of factors.
+STEP, SMALL, ROUNDS = 1e-4, 1e-6, 60
 
 
 @dataclass(frozen=True)
@@ -46,40 +47,51 @@ def fit(
     """
     names = list(priors)
     target = np.log(np.asarray(measured_s, dtype=float))
-    width = np.asarray([priors[name] for name in names])
 
     def residuals(point: Vector) -> Vector:
-        times = predict(dict(zip(names, np.exp(point), strict=True)))
+        times = predict(dict(zip(names, np.exp(point).tolist(), strict=True)))
         off: Vector = np.log(np.asarray(times, dtype=float)) - target
         return off
 
-    def cost(point: Vector, off: Vector) -> float:
-        size = np.abs(off) / noise
-        data = size**2 if robust is None else np.where(size <= robust, size**2, 2 * robust * size - robust**2)
-        return float(np.sum(data) + np.sum((point / width) ** 2))
-
-    point: Vector = np.zeros(len(names))
-    off = residuals(point)
-    damping, normal = 1e-3, np.eye(len(names))
-    for _ in range(ROUNDS):
-        jacobian = np.stack([(residuals(point + STEP * axis) - off) / STEP for axis in np.eye(len(names))], axis=1)
-        weight = _weights(off, noise, robust)
-        normal = jacobian.T @ (weight[:, None] * jacobian) + np.diag(1 / width**2)
-        slope = jacobian.T @ (weight * off) + point / width**2
-        step: Vector = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
-        moved = residuals(point + step)
-        if cost(point + step, moved) <= cost(point, off):
-            point, off, damping = point + step, moved, damping / 3
-            if float(np.max(np.abs(step))) < 1e-6:
-                break
-        else:
-            damping *= 4
+    width: Vector = np.asarray([priors[name] for name in names])
+    point, off, normal = _descend(residuals, width, noise, robust)
     spread = np.sqrt(np.diag(np.linalg.inv(normal)))
     return Fitted(
         dict(zip(names, np.exp(point).tolist(), strict=True)),
         dict(zip(names, spread.tolist(), strict=True)),
         tuple(off.tolist()),
     )
+
+
+def _descend(
+    residuals: Callable[[Vector], Vector], width: Vector, noise: float, robust: float | None
+) -> tuple[Vector, Vector, Matrix]:
+    """The point of least cost, its residuals, and the normal matrix there (Levenberg 1944; Marquardt 1963)."""
+    axes = np.eye(len(width))
+    point: Vector = np.zeros(len(width))
+    off = residuals(point)
+    damping, normal = 1e-3, axes
+    for _ in range(ROUNDS):
+        jacobian = np.stack([(residuals(point + STEP * axis) - off) / STEP for axis in axes], axis=1)
+        weight = _weights(off, noise, robust)
+        normal = jacobian.T @ (weight[:, None] * jacobian) + np.diag(1 / width**2)
+        slope = jacobian.T @ (weight * off) + point / width**2
+        step: Vector = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
+        moved = residuals(point + step)
+        if _cost(point + step, moved, width, noise, robust) > _cost(point, off, width, noise, robust):
+            damping *= 4
+            continue
+        point = np.add(point, step)
+        off, damping = moved, damping / 3
+        if float(np.max(np.abs(step))) < SMALL:
+            break
+    return point, off, normal
+
+
+def _cost(point: Vector, off: Vector, width: Vector, noise: float, robust: float | None) -> float:
+    size = np.abs(off) / noise
+    data = size**2 if robust is None else np.where(size <= robust, size**2, 2 * robust * size - robust**2)
+    return float(np.sum(data) + np.sum((point / width) ** 2))
 
 
 def _weights(off: Vector, noise: float, robust: float | None) -> Vector:

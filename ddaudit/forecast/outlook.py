@@ -10,7 +10,7 @@ from pathlib import Path
 from ddaudit.errors import EvidenceProblem, UsageProblem
 from ddaudit.evidence.forecast import ForecastFacts, Prediction
 from ddaudit.forecast.batch import reached, steps_to_loss
-from ddaudit.forecast.calibrate import calibrate, described
+from ddaudit.forecast.calibrate import Calibrated, calibrate, described
 from ddaudit.forecast.goodput import best_interval
 from ddaudit.forecast.hardware_file import known_hardware, load_hardware
 from ddaudit.forecast.layout import Layout, misfit
@@ -60,21 +60,13 @@ def answer(
         EvidenceProblem: the run holds nothing that can be used.
     """
     _refuse(question, run, job, hardware)
-    described_as = load_hardware(hardware) if hardware is not None else None
-    subject = from_job(job) if job is not None else None
-    if run is not None:
-        kind = _kind(question, run, subject)
-        calibrated = calibrate(run, kind, described_as)
-    else:
-        assert described_as is not None and subject is not None
-        calibrated = described(described_as, subject.width)
-    if subject is None:
-        subject = max(calibrated.rows, key=lambda m: m.ranks).subject
+    subject, calibrated = _grounds(question, run, job, hardware)
     critical, notes = _critical(question, run)
     outlook = Outlook(subject, calibrated, subject.layout, critical)
     if reason := misfit(subject.layout, subject.shape):
         raise UsageProblem(f"the layout to start from cannot run: {reason}")
     made, refused = _predictions(question, outlook)
+    notes += [*_knee(made), *_saves(question, run, made), *_goal(question, run, outlook, made)]
     return ForecastFacts(
         model=subject.name,
         machine=calibrated.machine.name,
@@ -87,15 +79,22 @@ def answer(
         refused=refused,
         memory_limit_bytes=outlook.limit_bytes,
         critical_batch=critical,
-        notes=(
-            *calibrated.notes,
-            *notes,
-            *_knee(made),
-            *_saves(question, run, made),
-            *_goal(question, run, outlook, made),
-        ),
+        notes=(*calibrated.notes, *notes),
         sources=calibrated.machine.sources,
     )
+
+
+def _grounds(
+    question: Question, run: RunFacts | None, job: LoadedJob | None, hardware: str | None
+) -> tuple[Subject, Calibrated]:
+    """What to forecast, and the machine to forecast it on."""
+    described_as = load_hardware(hardware) if hardware is not None else None
+    subject = from_job(job) if job is not None else None
+    if run is None:
+        assert described_as is not None and subject is not None
+        return subject, described(described_as, subject.width)
+    calibrated = calibrate(run, _kind(question, run, subject), described_as)
+    return subject or max(calibrated.rows, key=lambda m: m.ranks).subject, calibrated
 
 
 def _refuse(question: Question, run: RunFacts | None, job: LoadedJob | None, hardware: str | None) -> None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddaudit.errors import UsageProblem
+from ddaudit.evidence.job import JobNumbers
 from ddaudit.evidence.trace import Job
 from ddaudit.forecast.layout import Layout, Schedule
 from ddaudit.forecast.memory import States
 from ddaudit.forecast.shape import Shape
 from ddaudit.job.load import LoadedJob
+from ddaudit.job.model import ModelShape
 from ddaudit.job.numbers import numbers, state_bytes
 
 __all__ = ["Subject", "from_job", "from_trace", "layout_of_kind"]
@@ -41,28 +43,10 @@ def from_job(loaded: LoadedJob) -> Subject:
         UsageProblem: the file lacks the model's shape, a batch, or the precision.
     """
     run, job = numbers(loaded.job), loaded.job
-    wanted: dict[str, object] = {"model.layers": run.layers, "model.hidden": run.hidden, "model.heads": run.heads}
-    wanted |= {"model.vocab": run.vocab, "seq_len": run.seq_len, "precision": run.precision}
-    wanted |= {"micro_batch": run.micro_batch, "accumulation": run.accumulation}
-    if absent := [name for name, value in wanted.items() if value is None]:
-        raise UsageProblem(
-            f"a forecast needs {', '.join(absent)}", where=loaded.file, fix="add these settings to the job file"
-        )
-    assert run.layers and run.hidden and run.heads and run.vocab and run.seq_len and run.precision
-    assert run.micro_batch and run.accumulation
-    shape = Shape(
-        layers=run.layers,
-        hidden=run.hidden,
-        heads=run.heads,
-        vocab=run.vocab,
-        seq_len=run.seq_len,
-        ffn=run.ffn or 0,
-        kv_heads=run.kv_heads or 0,
-        gated=job.model.gated,
-        tied=job.model.tied_embeddings,
-        experts=run.experts or 0,
-    )
+    _refuse_gaps(run, loaded.file)
+    assert run.micro_batch and run.accumulation and run.precision
     parts = ("dp", "sharded", "zero_stage", "tp", "pp", "ep", "cp", "virtual_stages")
+    shape = _shape(run, job.model)
     own: dict[str, Any] = {name: getattr(run, name) for name in parts}
     layout = Layout(**own, micro_batch=run.micro_batch, accumulation=run.accumulation, recompute="selective")
     memory = job.device_memory_gib
@@ -77,6 +61,32 @@ def from_job(loaded: LoadedJob) -> Subject:
         goal=job.goal,
         memory_bytes=None if memory is None else memory * (1 << 30),
         planned=True,
+    )
+
+
+def _refuse_gaps(run: JobNumbers, file: str) -> None:
+    wanted: dict[str, object] = {"model.layers": run.layers, "model.hidden": run.hidden, "model.heads": run.heads}
+    wanted |= {"model.vocab": run.vocab, "seq_len": run.seq_len, "precision": run.precision}
+    wanted |= {"micro_batch": run.micro_batch, "accumulation": run.accumulation}
+    if absent := [name for name, value in wanted.items() if value is None]:
+        raise UsageProblem(
+            f"a forecast needs {', '.join(absent)}", where=file, fix="add these settings to the job file"
+        )
+
+
+def _shape(run: JobNumbers, model: ModelShape) -> Shape:
+    assert run.layers and run.hidden and run.heads and run.vocab and run.seq_len
+    return Shape(
+        layers=run.layers,
+        hidden=run.hidden,
+        heads=run.heads,
+        vocab=run.vocab,
+        seq_len=run.seq_len,
+        ffn=run.ffn or 0,
+        kv_heads=run.kv_heads or 0,
+        gated=model.gated,
+        tied=model.tied_embeddings,
+        experts=run.experts or 0,
     )
 
 
