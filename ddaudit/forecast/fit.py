@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 __all__ = ["Fitted", "fit"]
 
-Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
-Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Vector = np.ndarray[Any, np.dtype[Any]]
+Matrix = Vector
 #: Width of a numerical derivative, the last step that still matters, and rounds at most, in logarithms of factors.
 STEP, SMALL, ROUNDS = 1e-4, 1e-6, 60
 
@@ -81,8 +82,7 @@ def _descend(
         if _cost(point + step, moved, width, noise, robust) > _cost(point, off, width, noise, robust):
             damping *= 4
             continue
-        point = np.add(point, step)
-        off, damping = moved, damping / 3
+        point, off, damping = point + step, moved, damping / 3
         if float(np.max(np.abs(step))) < SMALL:
             break
     return point, off, normal
