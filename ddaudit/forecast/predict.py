@@ -10,7 +10,7 @@ from ddaudit.forecast.batch import batch_advice, steps_to_loss
 from ddaudit.forecast.calibrate import Calibrated
 from ddaudit.forecast.layout import Layout
 from ddaudit.forecast.machine import Machine
-from ddaudit.forecast.memory import memory
+from ddaudit.forecast.memory import Memory, memory
 from ddaudit.forecast.step import TERMS, Terms, step_terms
 from ddaudit.forecast.subject import Subject
 
@@ -32,6 +32,11 @@ class Outlook:
     calibrated: Calibrated
     base: Layout
     critical: float | None = None
+
+    def memory(self, layout: Layout) -> Memory:
+        """Memory of the fullest rank of a layout."""
+        subject, machine = self.subject, self.calibrated.machine
+        return memory(subject.shape, layout, subject.states, subject.width, machine.reserved_bytes, machine.kept)
 
     @property
     def limit_bytes(self) -> float | None:
@@ -70,7 +75,7 @@ def predict(outlook: Outlook, layout: Layout, rejected: tuple[Rejected, ...] = (
     terms, seconds = step_interval(outlook, layout)
     base_s = step_interval(outlook, base)[1]
     speedup = _speedup(seconds, base_s, layout, base, same=outlook.calibrated.factor)
-    used = memory(subject.shape, layout, subject.states, subject.width, outlook.calibrated.machine.reserved_bytes)
+    used = outlook.memory(layout)
     limit = outlook.limit_bytes
     fits = None if limit is None else used.total <= limit
     ratio = layout.devices / base.devices
