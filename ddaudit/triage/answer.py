@@ -11,12 +11,12 @@ from typing import Any
 
 from ddaudit.evidence.incident import Incident, Spot
 from ddaudit.redact import redact_text
-from ddaudit.triage.archive import unpacked
 from ddaudit.triage.catalogue import Catalogue, load_catalogue
 from ddaudit.triage.readers.bundle import read_bundle
 from ddaudit.triage.reasoning.case import Candidate
 from ddaudit.triage.reasoning.decide import Verdict, decide
 from ddaudit.triage.resolve import resolve
+from ddaudit.triage.unpack import unpacked
 
 __all__ = ["Answer", "investigate", "judge"]
 
@@ -185,7 +185,7 @@ def investigate(
     """
     catalogue = load_catalogue(extra)
     with unpacked(list(paths)) as ready:
-        incident = resolve(read_bundle(ready, catalogue), catalogue, job)
+        incident = resolve(read_bundle(ready.roots, catalogue, ready.notes), catalogue, job)
     return judge(incident, catalogue, since_s)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ddaudit.errors import EvidenceProblem
@@ -49,7 +49,7 @@ class Bundle:
         for file in self.files[:200]:
             try:
                 with open_file(file) as stream:
-                    head = stream.read(16384)
+                    head = next(blocks(stream), b"")[:16384]
             except (EvidenceProblem, OSError, EOFError, ValueError):
                 continue
             if year := year_in(head):
@@ -100,7 +100,9 @@ class Bundle:
             block = next(parts, b"")
         for hit in state.last():
             log.take(hit)
-        if not kernel:
+        if names.is_prose(file.name):
+            log.forget()
+        elif not kernel:
             self._steps(steps, log, file.name)
         kind = self._structured(file, first) if size <= MAX_STRUCTURED_BYTES and size == len(first) else "log"
         self._remember(file, log, kind if kind != "log" or not kernel else "kernel", size, state.lines, steps)
@@ -216,15 +218,15 @@ def _limited(parts: Iterator[bytes], limit: int) -> Iterator[bytes]:
         yield part
 
 
-def read_bundle(paths: list[Path], catalogue: Catalogue) -> Bundle:
-    """Reads all files below ``paths``.
+def read_bundle(paths: list[Path], catalogue: Catalogue, notes: Iterable[str] = ()) -> Bundle:
+    """Reads all files below ``paths``; ``notes`` are what was found out before.
 
     Raises:
         EvidenceProblem: a path does not exist, or there is nothing to read.
     """
-    files, notes = walk(paths)
+    files, more = walk(paths)
     if not files:
         raise EvidenceProblem("nothing to read", where=", ".join(map(str, paths)), expected="log files of a job")
-    bundle = Bundle(catalogue, files, notes)
+    bundle = Bundle(catalogue, files, [*notes, *more])
     bundle.read()
     return bundle

@@ -96,6 +96,11 @@ class LogReader(Places):
             handler(line, hit)
         return line
 
+    def forget(self) -> None:
+        """Drops what happened according to this file; the names of places that it gave stay."""
+        self.events.clear()
+        self.raised.clear()
+
     def _notice(self, line: Line) -> None:
         """Keeps who appears in this file, and which srun label stands before which rank and host."""
         if line.rank is not None:

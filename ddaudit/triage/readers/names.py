@@ -12,6 +12,7 @@ __all__ = [
     "job_in",
     "like_named",
     "local_rank_in",
+    "is_prose",
     "looks_kernel",
     "numbered_ranks",
     "rank_in",
@@ -28,6 +29,10 @@ _HOST_FILE = re.compile(
     r"|lsof|df|free|journal(?:ctl)?"
     r"|pyspy|spy|sel|bmc|ipmi|lspci|gdb|stack|stacks|top|mount|ls|ethtool|systemctl|fabricmanager|ldd"
     r"|uptime)(?=$|[._ -])"
+)
+_PROSE = re.compile(
+    r"(?i)\.(?:py|pyi|pyx|ipynb|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|go|sh|bash|zsh|sbatch|slurm|diff|patch|md|rst|html?|j2|tex)$"
+    r"|^(?:readme|notes?|todo|changelog|licen[cs]e)(?:$|[._ -])"
 )
 _JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(?P<job>\d{3,12})")
 _WORDS = re.compile(
@@ -63,6 +68,11 @@ def numbered_ranks(names: Iterable[str]) -> dict[str, int]:
         if len(members) > 1 and sorted(members.values()) == list(range(len(members))):
             ranks |= members
     return ranks
+
+
+def is_prose(name: str) -> bool:
+    """True for programs and for what people write: such a file quotes errors, it does not report any."""
+    return _PROSE.search(PurePath(name).name) is not None
 
 
 def looks_kernel(name: str) -> bool:
