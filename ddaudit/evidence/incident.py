@@ -239,7 +239,11 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """All facts of one incident, sorted by file and line."""
+    """All facts of one incident, sorted by file and line.
+
+    Of a restarted job these are the facts of its last attempt, which began at ``attempt_s`` (the job's clock) after the
+    line ``restarted``; ``earlier`` holds those of the attempts before it.
+    """
 
     sources: tuple[SourceFile, ...] = ()
     events: tuple[Event, ...] = ()
@@ -269,6 +273,9 @@ class Incident:
     adapters: frozenset[str] = frozenset()
     whole_logs: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    attempt_s: float | None = None
+    restarted: Spot | None = None
+    earlier: Incident | None = None
 
 
 class Cited(BaseModel):

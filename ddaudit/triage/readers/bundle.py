@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from ddaudit.errors import EvidenceProblem
@@ -16,6 +18,7 @@ from ddaudit.triage.readers.lines import LineReader
 from ddaudit.triage.readers.logs import EXTRA, LogReader
 from ddaudit.triage.readers.recorder import read_recorder
 from ddaudit.triage.readers.scan import LineHits, scan_block
+from ddaudit.triage.readers.sections import SEPARATOR, sections
 from ddaudit.triage.readers.stacks import add_stacks, looks_like_stacks
 from ddaudit.triage.readers.stamps import Calendar, year_in
 from ddaudit.triage.readers.steps import per_rank, read_step
@@ -81,7 +84,20 @@ class Bundle:
                     return
             if b"\0" in first[:8192]:
                 parts = iter(list(_limited(parts, MAX_BINARY_BYTES)))
-            self._text(file, first, parts)
+            second = next(parts, b"")
+            if second or not self._parts(file, first):
+                self._text(file, first, chain([second], parts) if second else parts)
+
+    def _parts(self, file: BundleFile, raw: bytes) -> bool:
+        """Reads each part of a file that was put together from several as a file of its own. False: it is one piece."""
+        found = False
+        for title, before, text in sections(raw.decode("utf-8", "surrogateescape")):
+            found = True
+            name = file.name + SEPARATOR + title if title else file.name
+            # Lines keep their numbers: the part stands below as many empty ones.
+            padded = b"\n" * before + text.encode("utf-8", "surrogateescape")
+            self._text(replace(file, name=name), padded, iter(()))
+        return found
 
     def _text(self, file: BundleFile, first: bytes, parts: Iterator[bytes]) -> None:
         kernel = names.looks_kernel(file.name)
@@ -123,14 +139,15 @@ class Bundle:
         """Feeds the readers of whole-file forms; a file may hold several. Returns the form that named it."""
         text, into, name = raw.decode("utf-8", "replace"), self.gathered, file.name
         host, kind = names.host_candidates(name), "log"
+        head = text.lstrip("\n")[:4000]
         if "NVSMI LOG" in text:
             into.gpus += nvidia.read_smi(text, name, host)
             kind = "nvidia-smi"
-        elif "uuid" in text[:400].lower() or "pci.bus_id" in text[:400] or "temperature.gpu" in text[:400]:
+        elif "uuid" in head[:400].lower() or "pci.bus_id" in head[:400] or "temperature.gpu" in head[:400]:
             into.gpus += nvidia.read_csv(text, name, host)
         if "MiB" in text:
             into.gpu_processes += nvidia.read_processes(text, name, host)
-        if looks_like_stacks(text) or ("PID" in text[:2000] and "STAT" in text[:2000]) or "WCHAN" in text[:2000]:
+        if looks_like_stacks(text) or ("PID" in head[:2000] and "STAT" in head[:2000]) or "WCHAN" in head[:2000]:
             add_stacks(text, name, into, host, names.rank_in(name))
             kind = "stacks"
         if "JobID" in text and "State" in text:
@@ -147,7 +164,7 @@ class Bundle:
         if "py_callstack" in text or name.endswith("error.json"):
             tables.read_error_json(text, name, host, names.local_rank_in(name), into)
             kind = "error.json"
-        if "rank" in text[:4000].lower() and len(text) < 1 << 20:
+        if "rank" in head.lower() and len(text) < 1 << 20:
             tables.read_rank_map(text, into)
         return kind
 

@@ -8,6 +8,7 @@ import gzip
 import importlib
 import lzma
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ MAX_FILE_BYTES = 16 << 30
 #: A hole in a sparse file, or a run of zeros as long, holds no log lines: reading skips to the tail.
 MAX_ZERO_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
+_ROTATED = re.compile(r"(?P<stem>.+\.(?:log|out|err|txt))(?:\.(?P<n>\d{1,3})|[.-](?P<date>20\d{6}))(?:\.(?:gz|xz|bz2|zst))?$")
 _COMPRESSED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)
 #: A line longer than this is cut into pieces: no log writer makes such lines, only binary data does.
 MAX_LINE_BYTES = 4 << 20
@@ -91,8 +93,17 @@ def _below(root: Path) -> Iterator[Path]:
         return
     for folder, folders, names in os.walk(root, followlinks=False):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted(names, key=_age):
             yield Path(folder) / name
+
+
+def _age(name: str) -> tuple[str, int, str]:
+    """Rotated logs in the order they were written: ``a.log-20260101``, ``a.log.2.gz``, ``a.log.1``, ``a.log``."""
+    found = _ROTATED.match(name)
+    if found is None:
+        return name, 1, ""
+    older = -int(found["n"]) if found["n"] else -(1 << 40) + int(found["date"])
+    return found["stem"], older, name
 
 
 def _entry(path: Path, root: Path) -> BundleFile | None:

@@ -112,7 +112,8 @@ class LogReader(Places):
             if line.task is not None:
                 self.task_hosts.setdefault(line.task, line.host)
             if line.rank is not None:
-                self.into.know(line.rank, host=line.host, pid=line.pid)
+                self.into.know(line.rank, host=line.host)
+                self.into.runs_as(line.rank, line.pid, self.name)
         elif line.kernel and line.host:
             self.into.see_host(line.host)
         if line.stamp is not None and not line.kernel and "CANCELLED AT" not in line.text:

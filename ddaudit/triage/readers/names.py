@@ -101,6 +101,8 @@ def host_in(name: str, hosts: Iterable[str]) -> str | None:
 def host_candidates(name: str) -> str | None:
     """A host-like word left in a file name after the words for kinds of files are taken away (``ivy-11_rank5.txt``)."""
     stem = PurePath(name).name
+    if (title := name.partition("::")[2]) and re.fullmatch(r"[A-Za-z][\w.-]*\d[\w.-]*", title) and rank_in(title) is None:
+        return title  # a part of a collection, called after its host
     if found := re.search(r"(?:^|[_.])(?P<host>[A-Za-z][A-Za-z0-9-]*\d+)[_.-]rank", stem):
         return found["host"]
     if not _HOST_FILE.search(stem):

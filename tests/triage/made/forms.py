@@ -173,3 +173,25 @@ def coloured(files: Files) -> Files:
 def wide(files: Files) -> Files:
     """Texts that went through PowerShell: UTF-16 with a byte-order mark."""
     return {n: d if b"\0" in d else d.decode("utf-8", "replace").encode("utf-16") for n, d in files.items()}
+
+
+@form
+def tails(files: Files) -> Files:
+    """``tail -n +1 *`` of every text into one file."""
+    texts = {n: d for n, d in files.items() if b"\0" not in d}
+    joined = b"\n".join(b"==> %s <==\n%s" % (n.encode(), d) for n, d in texts.items())
+    return {**{n: d for n, d in files.items() if n not in texts}, "everything.txt": joined}
+
+
+@form
+def rulers(files: Files) -> Files:
+    """Kernel logs and tables of all nodes as ``clush -b`` prints them: a host between rulers, then its lines."""
+    out: Files = {}
+    for name, data in files.items():
+        host = re.search(r"(?:dmesg-(?P<a>[\w-]+)\.txt|(?P<b>[\w-]+)\.(?:dmesg|kern\.log))$", name)
+        if host is None:
+            out[name] = data
+            continue
+        label = (host["a"] or host["b"]).encode()
+        out["nodes.dmesg"] = out.get("nodes.dmesg", b"") + b"---------------\n%s\n---------------\n%s" % (label, data)
+    return out

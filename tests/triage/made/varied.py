@@ -53,6 +53,36 @@ def restart_other(world: World) -> Label:
     return Label(guilty, world.host(guilty))
 
 
+@scenario("host.oom-killed", "restart/killed-by-its-new-pid")
+def restart_killed(world: World) -> Label:
+    """The kernel names the process of the second attempt; the first one's pids stand in the log as well."""
+    world.init()
+    start = first_attempt(world, world.rng.randrange(world.n))
+    guilty = world.rng.randrange(world.n)
+    world.base += 1000
+    world.init()
+    end = world.steps(12, start_s=start + 1200, first=100)
+    world.others(guilty, end + 10)
+    world.ending({guilty: -9}, s=end + 20)
+    world.dmesg(world.host(guilty), [(end + 8.1, f"Memory cgroup out of memory: Killed process {world.pid(guilty)} (pt_main_thread) total-vm:596091484kB, anon-rss:418524800kB, file-rss:407272kB, shmem-rss:0kB, UID:1012 pgtables:850832kB oom_score_adj:0")])
+    return Label(guilty, world.host(guilty))
+
+
+@scenario("app.exception", "restart/resubmitted", hosts=1)
+def resubmitted(world: World) -> Label:
+    """The logs of two jobs: a long one that ran into its time limit, and a short one that failed at once."""
+    world.style = "srun"
+    old, new = world.job, str(int(world.job) + 17)
+    end = world.steps(60)
+    world.say(None, f"slurmstepd: error: *** JOB {old} ON {world.names[0]} {ENDED.format(at=host_time(world, end + 5))}TIME LIMIT ***", end + 5)
+    world.job = new
+    guilty = world.rng.randrange(world.n)
+    world.traceback(guilty, "FileExistsError: [Errno 17] File exists: '/scratch/run/lock.json'", s=end + 900)
+    world.others(guilty, end + 901)
+    world.ending({guilty: 1}, s=end + 910)
+    return Label(guilty, world.host(guilty))
+
+
 @scenario("app.exception", "restart/same-cause")
 def restart_same(world: World) -> Label:
     guilty = world.rng.randrange(world.n)
@@ -407,7 +437,7 @@ def slurmctld(world: World) -> Label:
         )
     )
     world.sacct("NODE_FAIL", "0:0")
-    return Label(guilty, host)
+    return Label(None, host)
 
 
 @scenario("rdzv.port-in-use", "rdzv.port-in-use/other-words")
