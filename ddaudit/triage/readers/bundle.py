@@ -72,21 +72,26 @@ class Bundle:
         with open_file(file) as stream:
             parts = blocks(stream)
             first = next(parts, b"")
-            if first[:1] == b"\x80" or (first[:1] == b"{" and b"entries" in first[:65536]):
-                raw = first + b"".join(_limited(parts, MAX_STRUCTURED_BYTES))
-                raw = (
-                    file.path.read_bytes()
-                    if first[:1] == b"\x80" and file.bytes_on_disk <= MAX_STRUCTURED_BYTES
-                    else raw
-                )
-                if read_recorder(raw, file.name, self.gathered):
-                    self.gathered.sources.append(SourceFile(file.name, "flight-recorder", len(raw), 0))
-                    return
+            if self._recorder(file, first):
+                return
             if b"\0" in first[:8192]:
                 parts = iter(list(_limited(parts, MAX_BINARY_BYTES)))
             second = next(parts, b"")
             if second or not self._parts(file, first):
                 self._text(file, first, chain([second], parts) if second else parts)
+
+    def _recorder(self, file: BundleFile, first: bytes) -> bool:
+        """Reads a Flight Recorder dump; False for any other file."""
+        if first[:1] != b"\x80" and not (first.lstrip()[:1] == b"{" and b"entries" in first[:65536]):
+            return False
+        raw = first
+        if SEPARATOR not in file.name:
+            with open_file(file) as stream:
+                raw = stream.read(MAX_STRUCTURED_BYTES)
+        if not read_recorder(raw, file.name, self.gathered):
+            return False
+        self.gathered.sources.append(SourceFile(file.name, "flight-recorder", len(raw), 0))
+        return True
 
     def _parts(self, file: BundleFile, raw: bytes) -> bool:
         """Reads each part of a file that was put together from several as a file of its own. False: it is one piece."""
@@ -95,8 +100,10 @@ class Bundle:
             found = True
             name = file.name + SEPARATOR + title if title else file.name
             # Lines keep their numbers: the part stands below as many empty ones.
-            padded = b"\n" * before + text.encode("utf-8", "surrogateescape")
-            self._text(replace(file, name=name), padded, iter(()))
+            part = replace(file, name=name)
+            raw = text.encode("utf-8", "surrogateescape")
+            if not self._recorder(part, raw.lstrip()):
+                self._text(part, b"\n" * before + raw, iter(()))
         return found
 
     def _text(self, file: BundleFile, first: bytes, parts: Iterator[bytes]) -> None:

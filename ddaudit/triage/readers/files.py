@@ -177,16 +177,19 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
+    """Cuts at line ends; the last line stays with its block, so that a small file is one block, newline or not."""
+    ready = rest = b""
     for block in parts:
+        if ready:
+            yield ready
         cut = block.rfind(b"\n") + 1
         if not cut and len(rest) + len(block) < MAX_LINE_BYTES:
-            rest += block
+            ready, rest = b"", rest + block
             continue
-        yield rest + (block[:cut] or block)
+        ready = rest + (block[:cut] or block)
         rest = block[cut:] if cut else b""
-    if rest:
-        yield rest
+    if ready or rest:
+        yield ready + rest
 
 
 def _raw(stream: BinaryIO) -> Iterator[bytes]:
