@@ -21,7 +21,7 @@ from ddaudit.triage.readers.scan import LineHits, scan_block
 from ddaudit.triage.readers.sections import SEPARATOR, sections
 from ddaudit.triage.readers.stacks import add_stacks, looks_like_stacks
 from ddaudit.triage.readers.stamps import Calendar, year_in
-from ddaudit.triage.readers.steps import per_rank, read_step
+from ddaudit.triage.readers.steps import PROGRESS, per_rank, read_step
 
 __all__ = ["Bundle", "read_bundle"]
 
@@ -133,7 +133,7 @@ class Bundle:
     def _steps(self, steps: _StepSampler, log: LogReader, name: str) -> None:
         for number, raw in steps.lines():
             low = raw.lower()
-            if b"loss" not in low and b"step" not in low and b"it" not in low and b" ms" not in low:
+            if not any(word in low for word in PROGRESS):
                 continue
             line = log.reader.read(number, raw)
             line.rank = log.rank if line.rank is None else line.rank

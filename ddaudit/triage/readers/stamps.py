@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from datetime import UTC, datetime, timedelta
 
 from ddaudit.evidence.incident import Stamp
@@ -78,7 +77,7 @@ class Calendar:
             return None
         fraction = float(f"0.{g['f']}") if g.get("f") else 0.0
         zone = g.get("z")
-        return Stamp(timegm(moment.timetuple()) + fraction - _offset_s(zone), zone is not None)
+        return Stamp(moment.timestamp() + fraction - _offset_s(zone), zone is not None)
 
 
 def _offset_s(zone: str | None) -> float:
