@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from ddaudit.jsonio import dumps
 from ddaudit.record import Record
+from ddaudit.report.gallery import areas
 from ddaudit.report.options import Options
 from ddaudit.report.safe import LINE_LIMIT, json_text
 from ddaudit.report.templating import render_template
@@ -23,11 +24,12 @@ MAX_EMBEDDED = 1 << 20
 def render_html(record: Record, options: Options) -> str:
     """One file: no script runs, nothing is fetched.
 
-    The template is given ``view``, ``record_json`` (the record, safe inside a script element) and ``record_whole``.
+    The template is given ``view``, ``areas`` (pictures by area), ``record_json`` (the record, safe inside a script
+    element) and ``record_whole``.
     """
     text, whole = _embedded(record)
     # json_text already took from `<`, `>` and `&` what HTML gives them; escaping again would break the JSON.
-    names = {"record_json": Markup(text), "record_whole": whole}  # noqa: S704
+    names = {"record_json": Markup(text), "record_whole": whole, "areas": areas(record)}  # noqa: S704
     view = build_view(record, options.run_dir)
     return render_template("report.html.j2", view, options.template_folders, html=True, **names)
 
