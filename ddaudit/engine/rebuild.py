@@ -114,7 +114,7 @@ def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidenc
         seconds=journal.seconds if journal.end else None,
         plan=Plan.model_validate(redact_value(shown.model_dump(by_alias=True))),
         facts={**journal.head.facts, "evidence_sha256": evidence_sha256},
-        steps=tuple(step_record(j.outcome) for j in judged),
+        steps=tuple(step_record(j) for j in judged),
         findings=findings,
         questions=answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps}),
         verdict=verdict,
