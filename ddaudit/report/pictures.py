@@ -97,7 +97,7 @@ def figure(width_in: float = WIDTH_IN, height_in: float = HEIGHT_IN) -> Iterator
         yield fig, fig.subplots()
 
 
-def _style() -> dict[str, Any]:
+def _style() -> dict[Any, Any]:
     ink, quiet, line = COLOURS["ink"], COLOURS["quiet"], COLOURS["line"]
     return {
         "svg.fonttype": "none",
