@@ -1,4 +1,4 @@
-"""Tables for the pictures of a training step: its ledger, its times by rank and step, its loss, its memory."""
+"""Tables for pictures: the ledger of a training step, times by rank and step, loss, memory, a checkpoint's coverage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ddaudit.api import TrainingTrace, exhibit
+from ddaudit.api import CheckpointFacts, TrainingTrace, exhibit
 
 from ._arrays import Table, curve, recorded
 from ._ledger import ledger
@@ -109,6 +109,13 @@ def peak_memory(trace: TrainingTrace) -> dict[str, Any] | None:
                      for i in sorted(order)]  # fmt: skip
             return {"kind": kind, "peak_bytes": float(np.nanmax(peaks)), "ranks": ranks}
     return None
+
+
+@exhibit("coverage")
+def coverage(facts: CheckpointFacts) -> dict[str, Any] | None:
+    """What is there of each part of a checkpoint, and of the 30 worst tensors and files."""
+    rows = facts.coverage()
+    return {"layout": facts.layout, "rows": rows} if rows else None
 
 
 def _short(value: float) -> float:

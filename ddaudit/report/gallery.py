@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,10 @@ __all__ = ["DRAWERS", "Area", "areas"]
 
 #: ``module:function`` of everything that draws, in the order of pages; each takes a record and yields pictures, none
 #: when the record has nothing to show.
-DRAWERS: tuple[str, ...] = ("ddaudit.report.pictures_training:training",)
+DRAWERS: tuple[str, ...] = (
+    "ddaudit.report.pictures_training:training",
+    "ddaudit.report.pictures_system:system",
+)
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,17 @@ class Area:
 
 def areas(record: Record) -> tuple[Area, ...]:
     """The areas of a record that have a picture, in reading order."""
-    found = [picture for name in DRAWERS for picture in _drawer(name)(record)]
+    found = [picture for name in DRAWERS for picture in _drawn(name, record)]
     grouped = (Area(id, title, tuple(p for p in found if p.area == id)) for id, title in AREAS.items())
     return tuple(area for area in grouped if area.pictures)
 
 
-def _drawer(name: str) -> Callable[[Record], Iterator[Picture]]:
+def _drawn(name: str, record: Record) -> Iterator[Picture]:
+    """What one module draws. One that fails costs its pictures and a warning in the log: at 03:00 a page without a
+    picture is worth more than none."""
     module, _, function = name.partition(":")
-    found: Callable[[Record], Iterator[Picture]] = getattr(importlib.import_module(module), function)
-    return found
+    try:
+        draw: Callable[[Record], Iterator[Picture]] = getattr(importlib.import_module(module), function)
+        yield from draw(record)
+    except Exception as error:
+        logging.getLogger(__name__).warning("pictures of %s: %s: %s", name, type(error).__name__, error)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["training"]
 
 MAX_BARS = 24
+MAX_PEAKS = 12
 #: Lines of the ledger in the order in which they are stacked, each with its colour.
 LINES: dict[str, str] = {
     "compute": "blue",
@@ -237,7 +238,7 @@ def _memory(record: Record) -> Iterator[Picture]:
         return
     kind = "device" if "device" in kinds else "process"
     shown = [(s, t) for s, t in found if t["kind"] == kind]
-    shown = sorted(shown, key=lambda f: -f[1]["peak_bytes"])[:MAX_BARS]
+    shown = sorted(shown, key=lambda f: -f[1]["peak_bytes"])[:MAX_PEAKS]
     limit = capacity(record, kind)
     names = [_name(record, step) for step, _ in shown]
     peaks = [float(table["peak_bytes"]) for _, table in shown]
