@@ -15,6 +15,7 @@ from ddaudit.findings import Finding, Status, Verdict
 if TYPE_CHECKING:
     from ddaudit.checkpoint.passes import Progress
     from ddaudit.evidence.checkpoint import CheckpointFacts
+    from ddaudit.record import Record
 
 __all__ = ["AuditResult", "audit_path", "main", "make_manifest"]
 
@@ -51,9 +52,14 @@ class AuditResult:
 
     def as_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
+        from ddaudit.report.envelope import envelope
+
+        return envelope(self.record())
+
+    def record(self) -> Record:
+        """The record that reports are drawn from."""
         from ddaudit import __version__
         from ddaudit.record import Record, answers
-        from ddaudit.report.envelope import envelope
 
         facts = self.facts
         checkpoint = {
@@ -65,15 +71,15 @@ class AuditResult:
             "tensors": facts.tensors, "bytes_read": facts.bytes_read, "crcs_checked": facts.crcs_checked,
             "world": facts.world.model_dump(), "steps": [s.model_dump() for s in facts.steps if not s.tensor_of][:100],
             "siblings": [s.model_dump() for s in facts.siblings], "pointers": [p.model_dump() for p in facts.pointers],
+            "coverage": facts.coverage(),
         }  # fmt: skip
-        record = Record(
+        return Record(
             ddaudit_version=__version__, command="checkpoint audit", run_id="", created=time.time(),
             seconds=self.seconds,
             findings=self.findings, questions=answers(self.findings, {}), verdict=self.verdict,
             exit_code=int(self.exit),
             complete=True, extra={"checkpoint": checkpoint},
         )  # fmt: skip
-        return envelope(record)
 
 
 def audit_path(

@@ -14,7 +14,6 @@ from ddaudit.errors import Exit, UsageProblem
 
 if TYPE_CHECKING:
     from ddaudit.packs import Packs
-    from ddaudit.record import Record
 
 __all__ = [
     "check_folder",
@@ -25,7 +24,6 @@ __all__ = [
     "pack_options",
     "parse_params",
     "problem_envelope",
-    "write_reports",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,14 +115,3 @@ def check_folder(path: str) -> Path:
     if not folder.is_dir():
         raise UsageProblem("no such folder", where=path)
     return folder
-
-
-def write_reports(record: Record, run_dir: Path, formats: Sequence[str], template_folders: Sequence[Path]) -> None:
-    """Writes reports beside the record. One that cannot be written costs a line on stderr and nothing else: the record
-    has everything, and the verdict stands."""
-    from ddaudit import report
-
-    try:
-        report.write_reports(record, run_dir, formats, template_folders)
-    except OSError as error:
-        click.echo(f"ddaudit: reports were not written to {run_dir}: {error.strerror or error}", err=True)

@@ -22,8 +22,8 @@ from ddaudit.cli.common import (
     load_packs,
     pack_options,
     parse_params,
-    write_reports,
 )
+from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.cli.streams import Stopped
 from ddaudit.errors import UsageProblem
 from ddaudit.redact import HIDE_USERS
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ddaudit.record import Record
 
 __all__ = ["command"]
-
-FORMATS = ("text", "json", "html", "md", "junit")
 
 
 @click.command("run")
@@ -52,13 +50,7 @@ FORMATS = ("text", "json", "html", "md", "junit")
 )
 @click.option("--resume", metavar="RUN", help="Go on with a run folder that was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the ordered steps and launch nothing.")
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    type=click.Choice(FORMATS),
-    help="Also write this format (html and md always are).",
-)
+@report_option()
 @click.option("--fail-on", type=click.Choice(["minor", "major", "critical"]), default="major", show_default=True)
 @click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
@@ -142,8 +134,8 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
 def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
     from ddaudit import report
 
-    formats = dict.fromkeys(["html", "md", *options["reports"]])
-    write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
+    usual = [("html", None), ("md", None)]
+    write_asked(record, session.run_dir, [*usual, *options["reports"]], session.packs.template_folders)
     face = "json" if options["as_json"] else "text"
     width, color, plain = report.Options.terminal(sys.stdout, os.environ)
     text = report.render(

@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from ddaudit.cli.common import json_option, load_packs, pack_options
+from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.errors import UsageProblem
 
 __all__ = ["command"]
 
-FORMATS = ("text", "json", "html", "md", "junit")
 #: What ``--expect`` may claim: its word -> the kind that checks know.
 EXPECTED = {
     "global_batch": "global_batch",
@@ -45,7 +45,7 @@ EXPECTED = {
 @click.option(
     "--out", type=click.Path(file_okay=False), default="ddaudit-runs", show_default=True, help="Root of run folders."
 )
-@click.option("--report", "reports", multiple=True, type=click.Choice(FORMATS), help="Also write this format.")
+@report_option()
 @click.option("--fail-on", type=click.Choice(["minor", "major", "critical"]), default="major", show_default=True)
 @click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
@@ -103,8 +103,7 @@ def _tell(record: Any, run_dir: Path, options: dict[str, Any]) -> int:
     from ddaudit.cli.common import load_packs
 
     folders = load_packs(options["pack"], options["packs"]).template_folders
-    formats = dict.fromkeys(["html", "md", *options["reports"]])
-    report.write_reports(record, run_dir, [f for f in formats if f != "text"], folders)
+    write_asked(record, run_dir, [("html", None), ("md", None), *options["reports"]], folders)
     stream = sys.stdout if options["as_json"] else sys.stderr
     width, color, plain = report.Options.terminal(stream, os.environ)
     text = report.render(
