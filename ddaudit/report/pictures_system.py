@@ -184,11 +184,13 @@ def _strips(axes: Axes, strips: Sequence[Strip]) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, or where fewer than three lie in the range, their double and fivefold too."""
+    """Powers of ten; where fewer than three lie in the range, their double and fivefold too; else thirds of it."""
     tens = [10.0**k for k in range(-7, 7)]
-    whole = [t for t in tens if low <= t <= high]
-    fine = [t * m for t in tens for m in (1, 2, 5) if low <= t * m <= high]
-    return whole if len(whole) > 2 else fine[:: max(1, len(fine) // 5)] or [low]
+    for factors in ((1,), (1, 2, 5)):
+        found = [t * m for t in tens for m in factors if low <= t * m <= high]
+        if len(found) > 2:
+            return found[:: -(-len(found) // 6)]
+    return [low + (high - low) * i / 3 for i in range(4)]
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

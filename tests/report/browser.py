@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -57,18 +58,13 @@ class Browser:
         order = {"id": self._number, "method": method, "params": params}
         if self._session:
             order["sessionId"] = self._session
-        os.write(self._orders, json.dumps(order).encode() + b"\0") if len(json.dumps(order)) < 60_000 else self._long(
-            order
-        )
+        left = memoryview(json.dumps(order).encode() + b"\0")
+        while left:
+            left = left[os.write(self._orders, left) :]
         while (answer := self._next()).get("id") != self._number:
             self.events.append(answer)
         assert "error" not in answer, answer
         return answer["result"]
-
-    def _long(self, order: dict[str, Any]) -> None:
-        left = memoryview(json.dumps(order).encode() + b"\0")
-        while left:
-            left = left[os.write(self._orders, left) :]
 
     def _next(self) -> dict[str, Any]:
         text = bytearray()
@@ -91,9 +87,7 @@ class Browser:
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
 
-    def screenshot(self, path: Path, height: int = 900) -> None:
-        import base64
-
+    def screenshot(self, path: Path) -> None:
         data = self.call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
 
