@@ -14,6 +14,7 @@ from ddaudit.findings import Finding, Status, Verdict
 
 if TYPE_CHECKING:
     from ddaudit.checkpoint.passes import Progress
+    from ddaudit.engine.waivers import Waivers
     from ddaudit.evidence.checkpoint import CheckpointFacts
     from ddaudit.record import Record
 
@@ -84,9 +85,10 @@ class AuditResult:
 
 def audit_path(
     path: str, *, level: str = "full", job: str | None = None, target: Target = (None, None, None),
-    jobs: int = 1, progress: Progress | None = None,
+    jobs: int = 1, progress: Progress | None = None, waivers: Waivers | None = None,
 ) -> AuditResult:  # fmt: skip
-    """Audits the checkpoint at ``path``. ``target`` is (processes, tp, pp) of the job that will resume.
+    """Audits the checkpoint at ``path``. ``target`` is (processes, tp, pp) of the job that will resume. What
+    ``waivers`` cover counts as OK.
 
     Raises:
         CheckpointProblem: the path cannot be opened at all.
@@ -98,9 +100,13 @@ def audit_path(
     collected = collect(path, options)
     collected.folder.close()
     findings = tuple(judge_facts(collected.facts))
+    if waivers is not None:
+        findings = waivers.apply(findings)
+    about = tuple(waivers.report(findings)) if waivers is not None else ()
     from ddaudit.evidence.checkpoint_words import overall
 
-    return AuditResult(collected.facts, findings, overall(findings), _areas(findings), time.perf_counter() - begin)
+    told = (*findings, *about)
+    return AuditResult(collected.facts, told, overall(findings), _areas(findings), time.perf_counter() - begin)
 
 
 def judge_facts(facts: CheckpointFacts) -> list[Finding]:

@@ -13,6 +13,7 @@ import click
 from ddaudit.errors import Exit, UsageProblem
 
 if TYPE_CHECKING:
+    from ddaudit.engine.waivers import Waivers
     from ddaudit.packs import Packs
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "envelope",
     "json_option",
     "load_packs",
+    "load_waivers",
     "pack_options",
     "parse_params",
     "problem_envelope",
+    "waivers_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +47,22 @@ def pack_options(function: F) -> F:
         help="builtin: load nothing but ddaudit's own checks.",
     )  # fmt: skip
     return one(only(function))
+
+
+def waivers_option(function: F) -> F:
+    """``--waivers FILE``; give it on to :func:`load_waivers`. No file is read because it lies nearby: what turns a red
+    run green is named on the command line."""
+    about = "Findings that somebody answers for, until a day (waivers.toml)."
+    return click.option("--waivers", type=click.Path(dir_okay=False), metavar="FILE", help=about)(function)
+
+
+def load_waivers(path: str | None, packs: Packs) -> Waivers:
+    """The waivers of a file as of today; none without one. UsageProblem when an entry is not sound."""
+    from datetime import date
+
+    from ddaudit.engine import waivers
+
+    return waivers.load_waivers(Path(path), packs.registry, date.today()) if path else waivers.Waivers()
 
 
 def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:

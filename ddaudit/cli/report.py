@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ddaudit.cli.common import check_folder, json_option, load_packs, pack_options
+from ddaudit.cli.common import check_folder, json_option, load_packs, load_waivers, pack_options, waivers_option
 from ddaudit.cli.reports import ReportTarget, Target, write_asked
 
 __all__ = ["command"]
@@ -23,7 +23,8 @@ __all__ = ["command"]
     type=ReportTarget(),
     help="Write it there, or to PATH; default html, md. Repeatable.",
 )
-@click.option("--rejudge", is_flag=True, help="Judge the evidence again with today's checks.")
+@click.option("--rejudge", is_flag=True, help="Judge the evidence again with today's checks (implied by --waivers).")
+@waivers_option
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
 @pack_options
 @json_option
@@ -38,7 +39,8 @@ def command(run: str, formats: tuple[Target, ...], rejudge: bool, ascii_only: bo
 
     run_dir = check_folder(run).resolve()
     loaded = load_packs(packs["pack"], packs["packs"])
-    record, notes = restore(run_dir, loaded, rejudge=rejudge)
+    given = load_waivers(packs["waivers"], loaded) if packs["waivers"] else None
+    record, notes = restore(run_dir, loaded, rejudge=rejudge, waivers=given)
     for note in notes:
         click.echo(f"ddaudit: {note}", err=True)
     write_asked(record, run_dir, list(formats) or [("html", None), ("md", None)], loaded.template_folders)

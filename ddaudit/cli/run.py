@@ -20,8 +20,10 @@ from ddaudit.cli.common import (
     envelope,
     json_option,
     load_packs,
+    load_waivers,
     pack_options,
     parse_params,
+    waivers_option,
 )
 from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.cli.streams import Stopped
@@ -54,6 +56,7 @@ __all__ = ["command"]
 @click.option("--fail-on", type=click.Choice(["minor", "major", "critical"]), default="major", show_default=True)
 @click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
+@waivers_option
 @click.option("--answers", multiple=True, metavar="STEP=pass|warn|fail", help="Answer a manual step.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
 @click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
@@ -95,7 +98,8 @@ def _new(options: dict[str, Any]) -> Session:
 
 
 #: What the folder of a resumed run rules, as parameters of the command.
-RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail")
+RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail",
+         "waivers")  # fmt: skip
 
 
 def _resumed(options: dict[str, Any]) -> Session:
@@ -122,7 +126,10 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
     if session.finished:
         click.echo("ddaudit: this run is finished; its report:", err=True)
         return _tell(restore(session.run_dir, session.packs)[0], session, options)
-    settings = Settings(**{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")})
+    settings = Settings(
+        **{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")},
+        waivers=load_waivers(options["waivers"], session.packs),
+    )
     chosen = Options(settings, parse_params(options["answers"], "--answers"), _ask())
     view = LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"])
     with session.walking(chosen, view) as walk, _signals(walk):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from ddaudit.engine.exhibits import exhibits
 from ddaudit.engine.judge import judge
 from ddaudit.engine.summary import summarise
+from ddaudit.engine.waivers import Waivers
 from ddaudit.evidence.base import Evidence
 from ddaudit.evidence.launch import LaunchFacts
 from ddaudit.findings import Finding, Severity, Status, draft
@@ -75,9 +76,13 @@ def evidence_kinds(registry: Registry) -> list[type[Evidence]]:
     return list(kinds.values())
 
 
-def judge_step(outcome: Outcome, registry: Registry, before: Sequence[Judged]) -> Judged:
-    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one."""
-    found = _findings(outcome, registry, [j.outcome for j in before])
+def judge_step(
+    outcome: Outcome, registry: Registry, before: Sequence[Judged], waivers: Waivers | None = None
+) -> Judged:
+    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one. What is waived
+    does not stop the steps that build on this one."""
+    found: Sequence[Finding] = _findings(outcome, registry, [j.outcome for j in before])
+    found = waivers.apply(found) if waivers else found
     redacted = tuple(Finding.model_validate(redact_value(f.model_dump())) for f in found)
     return Judged(outcome, redacted, redact_value(exhibits(outcome.evidence, registry)))
 

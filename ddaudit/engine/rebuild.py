@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddaudit import __version__
@@ -13,6 +14,7 @@ from ddaudit.engine.folder import writing
 from ddaudit.engine.gather import gather
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
 from ddaudit.engine.outcome import Judged, Outcome, evidence_kinds, judge_step, prepared, step_record
+from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import Exit, LaunchProblem, Problem
 from ddaudit.evidence.store import write_h5
 from ddaudit.findings import QUESTIONS, Finding, Status, Verdict, conclude, draft
@@ -43,7 +45,7 @@ def judged_from_disk(run_dir: Path, plan: Plan, journal: Journal, registry: Regi
     for ended in journal.ended.values():
         if ended.id in steps:
             outcome = _outcome(run_dir, _told(steps[ended.id], ended, judged), ended, registry)
-            judged.append(judge_step(outcome, registry, judged))
+            judged.append(judge_step(outcome, registry, judged, journal.head.options.waivers))
     return judged
 
 
@@ -70,14 +72,17 @@ def _never_reached(plan: Plan, judged: Sequence[Judged], registry: Registry) -> 
     return [judge_step(Outcome(step, "interrupted", reason), registry, judged) for step in left]
 
 
-def rebuild(run_dir: Path, packs: Packs) -> Record:
+def rebuild(run_dir: Path, packs: Packs, waivers: Waivers | None = None) -> Record:
     """Makes the record and ``evidence.h5`` anew, judging every step again. Where the folder cannot be written, as on a
-    read-only medium, the record has no digest of arrays.
+    read-only medium, the record has no digest of arrays. ``waivers`` take the place of those that the run was given.
 
     Raises:
         EvidenceProblem: plan or journal cannot be read.
     """
     plan, journal = read_plan(run_dir), read_journal(run_dir)
+    if waivers is not None:
+        options = journal.head.options.model_copy(update={"waivers": waivers})
+        journal = replace(journal, head=journal.head.model_copy(update={"options": options}))
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)
     if not journal.completes(plan):
         judged += _never_reached(plan, judged, packs.registry)
@@ -102,7 +107,9 @@ def file_digest(path: Path) -> str:
 
 def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidence_sha256: str | None) -> Record:
     """Joins everything into the record; its plan shows what each step was told."""
+    waivers = journal.head.options.waivers
     findings = (*map(_pack_finding, journal.failures), *(f for j in judged for f in j.findings))
+    findings = (*findings, *waivers.report(findings))
     told = {j.outcome.step.id: j.outcome.step for j in judged}
     shown = plan.model_copy(update={"steps": tuple(told.get(s.id, s) for s in plan.steps)})
     verdict, code = _conclude(journal, plan, findings)
