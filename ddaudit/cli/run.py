@@ -32,6 +32,7 @@ from ddaudit.redact import HIDE_USERS
 
 if TYPE_CHECKING:
     from ddaudit.engine import Session, Walk
+    from ddaudit.engine.baselines import Baseline
     from ddaudit.record import Record
 
 __all__ = ["command"]
@@ -57,6 +58,9 @@ __all__ = ["command"]
 @click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
 @waivers_option
+@click.option(
+    "--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Hold measures against this baseline."
+)
 @click.option("--answers", multiple=True, metavar="STEP=pass|warn|fail", help="Answer a manual step.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
 @click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
@@ -99,7 +103,7 @@ def _new(options: dict[str, Any]) -> Session:
 
 #: What the folder of a resumed run rules, as parameters of the command.
 RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail",
-         "waivers")  # fmt: skip
+         "waivers", "baseline")  # fmt: skip
 
 
 def _resumed(options: dict[str, Any]) -> Session:
@@ -129,6 +133,7 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
     settings = Settings(
         **{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")},
         waivers=load_waivers(options["waivers"], session.packs),
+        baseline=_baseline(options["baseline"]),
     )
     chosen = Options(settings, parse_params(options["answers"], "--answers"), _ask())
     view = LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"])
@@ -136,6 +141,12 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
         with view:
             record = walk.execute("run")
         return _tell(record, session, options)
+
+
+def _baseline(path: str | None) -> Baseline | None:
+    from ddaudit.engine.baselines import load_baseline
+
+    return load_baseline(Path(path)) if path else None
 
 
 def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ddaudit.engine.baselines import Baseline
 from ddaudit.engine.folder import JOURNAL, refuse_links
 from ddaudit.engine.outcome import State
 from ddaudit.engine.waivers import Waivers
@@ -40,6 +41,7 @@ class Settings(_Event):
     strict: bool = False
     warn_as_fail: bool = False
     waivers: Waivers = Field(default_factory=Waivers)
+    baseline: Baseline | None = None
 
 
 class Head(_Event):

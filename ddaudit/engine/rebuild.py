@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddaudit import __version__
+from ddaudit.engine.baselines import judge_baseline
 from ddaudit.engine.folder import writing
 from ddaudit.engine.gather import gather
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
@@ -107,13 +108,9 @@ def file_digest(path: Path) -> str:
 
 def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidence_sha256: str | None) -> Record:
     """Joins everything into the record; its plan shows what each step was told."""
-    waivers = journal.head.options.waivers
-    findings = (*map(_pack_finding, journal.failures), *(f for j in judged for f in j.findings))
-    findings = (*findings, *waivers.report(findings))
     told = {j.outcome.step.id: j.outcome.step for j in judged}
     shown = plan.model_copy(update={"steps": tuple(told.get(s.id, s) for s in plan.steps)})
-    verdict, code = _conclude(journal, plan, findings)
-    return Record(
+    record = Record(
         ddaudit_version=__version__,
         command=journal.head.command,
         run_id=plan.run_id,
@@ -122,13 +119,23 @@ def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidenc
         plan=Plan.model_validate(redact_value(shown.model_dump(by_alias=True))),
         facts={**journal.head.facts, "evidence_sha256": evidence_sha256},
         steps=tuple(step_record(j) for j in judged),
-        findings=findings,
-        questions=answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps}),
-        verdict=verdict,
-        exit_code=int(code),
         fail_on=journal.head.options.fail_on,
         complete=journal.completes(plan),
     )
+    findings = (*map(_pack_finding, journal.failures), *(f for j in judged for f in j.findings))
+    return _concluded(record, journal, plan, findings)
+
+
+def _concluded(record: Record, journal: Journal, plan: Plan, findings: tuple[Finding, ...]) -> Record:
+    """The record with what the baseline and the waivers say, its answers and its verdict."""
+    options = journal.head.options
+    if options.baseline is not None and journal.end is not None:
+        findings = (*findings, *options.waivers.apply(list(judge_baseline(record, options.baseline))))
+    findings = (*findings, *options.waivers.report(findings))
+    verdict, code = _conclude(journal, plan, findings)
+    answered = answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps})
+    found = {"findings": findings, "questions": answered, "verdict": verdict, "exit_code": int(code)}
+    return record.model_copy(update=found)
 
 
 def _conclude(journal: Journal, plan: Plan, findings: Sequence[Finding]) -> tuple[Verdict, Exit]:
