@@ -309,6 +309,20 @@ class Suspect(BaseModel):
     commands: tuple[str, ...] = ()
 
 
+class Moment(BaseModel):
+    """A dated line, or a span, on the job's clock. ``lane`` is the job, a host or a rank."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    what: Literal["steps", "cause", "sign", "wait", "aside", "restart"]
+    lane: str
+    start_s: float
+    end_s: float | None = None
+    text: str
+    file: str
+    line: int
+
+
 class IncidentFacts(JsonEvidence):
     """What triage made of a bundle: the suspects of every family, what was set aside, and what is missing.
 
@@ -324,6 +338,7 @@ class IncidentFacts(JsonEvidence):
     set_aside: tuple[tuple[str, str, str], ...] = ()
     missing: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    timeline: tuple[Moment, ...] = ()
 
     def of(self, family: str) -> tuple[Suspect, ...]:
         """Suspects of one family, the chosen one first."""

@@ -12,6 +12,7 @@ from typing import Any
 from ddaudit.evidence.incident import Incident, Spot
 from ddaudit.redact import redact_text
 from ddaudit.triage.catalogue import Catalogue, load_catalogue
+from ddaudit.triage.moments import timeline
 from ddaudit.triage.readers.bundle import read_bundle
 from ddaudit.triage.readers.sections import real_name
 from ddaudit.triage.reasoning.case import Candidate
@@ -90,6 +91,7 @@ class Answer:
             "since": self.since(),
             "alternatives": self.alternatives(),
             "missing_evidence": self.missing(),
+            "timeline": timeline(self.incident, self.verdict),
             "notes": [*self.attempts(), *self.clocks(), *self.incident.notes[:20]],
         }
 

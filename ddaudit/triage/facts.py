@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddaudit.evidence.incident import Cited, IncidentFacts, Suspect
+from ddaudit.evidence.incident import Cited, IncidentFacts, Moment, Suspect
 from ddaudit.redact import redact_text
 from ddaudit.triage.answer import Answer
+from ddaudit.triage.moments import timeline
 from ddaudit.triage.readers.sections import real_name
 from ddaudit.triage.reasoning.case import Candidate
 from ddaudit.triage.reasoning.decide import Verdict
@@ -29,6 +30,7 @@ def facts_of(answer: Answer, source: str) -> IncidentFacts:
         set_aside=aside,
         missing=tuple(answer.missing()),
         lines=tuple(answer.lines(source, 0.0)),
+        timeline=tuple(Moment.model_validate(row) for row in timeline(answer.incident, answer.verdict)),
     )
 
 
