@@ -204,12 +204,13 @@ def check(case: Case, group: Path | None = None, *, runbook: bool = True) -> tup
             seconds = time.perf_counter() - start
             assert isinstance(told, dict)
             failed = walk(folder / "live", folder / "runs") if runbook else []
-        guilty = told["guilty"].get("rank")
+        guilty, walked = told["guilty"].get("rank"), ""
         good = guilty == case.rank and told["cause"] in case.causes and case.words in told["why"] and seconds <= LIMIT_S
         if runbook:
             ranks = {f["where"].get("rank") for f in failed}  # type: ignore[attr-defined]
             good &= ranks == {case.rank}
-        return good, f"{case.name}: rank {guilty}, {told['cause']}, {seconds:.1f} s: {told['why']}"
+            walked = f"; runbook: {sorted(ranks, key=str)}"
+        return good, f"{case.name}: rank {guilty}, {told['cause']}, {seconds:.1f} s{walked}: {told['why']}"
 
 
 def main(names: list[str]) -> int:

@@ -62,6 +62,17 @@ def many_ranks(folder: Path, ranks: int) -> Path:
     return folder
 
 
+def many_files(folder: Path, files: int) -> Path:
+    """Small files in folders of ten thousand, as a run that writes a file a sample leaves them; one tells the error."""
+    for number in range(files):
+        part = folder / f"out_{number // 10_000:04d}"
+        if number % 10_000 == 0:
+            part.mkdir()
+        (part / f"sample_{number:07d}.txt").write_text("ok\n")
+    (folder / "a_train.log").write_text("[rank3]: Traceback (most recent call last):\n[rank3]: KeyError: 'lr'\n")
+    return folder
+
+
 def measure(folder: Path) -> tuple[float, float, float, dict[str, object]]:
     """(seconds, seconds of CPU, peak memory in MB, incident) of one run of the command in a process of its own."""
     program = (
@@ -85,6 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--files", type=int, default=0, help="also read a folder of so many files (a million)")
     parser.add_argument(
         "--folder", type=Path, default=None, help="where the generated logs go (default: a temporary folder)"
     )
@@ -108,6 +120,12 @@ def main() -> int:
             f"{found['cause']} {found['guilty']}"
         )
         good &= cpu_s <= 30 and found["guilty"].get("rank") == 17  # type: ignore[attr-defined]
+        if options.files:
+            (root / "files").mkdir()
+            seconds, cpu_s, peak, found = measure(many_files(root / "files", options.files))
+            notes = [n for n in found["notes"] if "not read" in n]  # type: ignore[attr-defined]
+            print(f"{options.files} files: {seconds:.1f} s, {cpu_s:.1f} s of CPU, peak {peak:.0f} MB, {found['guilty']} {notes}")
+            good &= cpu_s <= 120 and found["guilty"].get("rank") == 3  # type: ignore[attr-defined]
         runs = [measure(many_ranks(root / "small", 8))[:2] for _ in range(3)]
         best, cpu_s = min(runs)
         print(f"8 small logs with start-up: {best:.2f} s, {cpu_s:.2f} s of CPU")

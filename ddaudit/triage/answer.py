@@ -11,6 +11,7 @@ from typing import Any
 
 from ddaudit.evidence.incident import Incident, Spot
 from ddaudit.redact import redact_text
+from ddaudit.triage.attempts import newer
 from ddaudit.triage.catalogue import Catalogue, load_catalogue
 from ddaudit.triage.moments import timeline
 from ddaudit.triage.readers.bundle import read_bundle
@@ -191,7 +192,7 @@ def _fill(template: str, who: Candidate, unknown: str | None = "the node") -> An
 def investigate(
     paths: Iterable[Path], *, job: str | None = None, since_s: float | None = None, extra: Iterable[Path] = ()
 ) -> Answer:
-    """Reads and judges a bundle. ``since_s``: events before it (seconds since the epoch) are left out.
+    """Reads and judges a bundle. ``since_s``: what is older (seconds since the epoch, the hosts' clock) is left out.
 
     Raises:
         EvidenceProblem: nothing there to read.
@@ -206,9 +207,6 @@ def investigate(
 def judge(incident: Incident, catalogue: Catalogue, since_s: float | None = None) -> Answer:
     """Judges facts that were read before."""
     if since_s is not None:
-        from dataclasses import replace
-
-        kept = tuple(e for e in incident.events if e.stamp is None or e.stamp.time_s >= since_s)
-        incident = replace(incident, events=kept)
+        incident = newer(incident, since_s)
     before = decide(incident.earlier) if incident.earlier is not None else None
     return Answer(incident, decide(incident), catalogue, before=before)

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from ddaudit.evidence.incident import Incident, Rank, SourceFile, Spot, Stamp
 from ddaudit.triage.readers.names import job_in, numbered_ranks
 
-__all__ = ["Exit", "last_attempt"]
+__all__ = ["Exit", "last_attempt", "newer"]
 
 #: (exit code, the line that says so) of one rank, one a report.
 Exit = tuple[int, Spot]
@@ -68,6 +68,19 @@ def last_attempt(incident: Incident, exits: Mapping[int, Sequence[Exit]]) -> Inc
     edge = max(((e.line, f) for f, e in edges.items() if e.line < WHOLE), default=None)
     where = next((e.spot for e in before.events if edge and (e.spot.line, e.spot.file) == edge), None)
     return replace(now, sources=sources, attempt_s=since, earlier=replace(before, jobs=()), restarted=where)
+
+
+def newer(incident: Incident, since_s: float) -> Incident:
+    """What is not older than a moment of the hosts' clock; undated lines stay."""
+    since = since_s - (incident.shift_s or 0.0)
+    kernel = {s.path for s in incident.sources if s.kind == "kernel"}
+
+    def keep(spot: Spot, stamp: Stamp | None) -> bool:
+        return stamp is None or stamp.time_s >= (since_s if spot.file in kernel else since)
+
+    kept = _part(incident, {n: [(r.exit_code, r.exit_spot)] for n, r in incident.ranks.items() if r.exit_code is not None and r.exit_spot}, keep)
+    window = (max(incident.window[0], since), max(incident.window[1], since)) if incident.window else None
+    return replace(kept, window=window, attempt_s=max(since, incident.attempt_s or since))
 
 
 def _part(incident: Incident, exits: Mapping[int, Sequence[Exit]], keep: Callable[[Spot, Stamp | None], bool]) -> Incident:
