@@ -26,14 +26,15 @@ LIMIT_S = 20.0
 START_S = 240.0
 ADVANCE_S = 1.5
 
-JOB = '''
+JOB = """
 import faulthandler, os, signal, sys, time
 case, folder = sys.argv[1], sys.argv[2]
 rank = int(os.environ["RANK"])
 faulthandler.register(signal.SIGUSR1, all_threads=True)
 import torch
 import torch.distributed as dist
-dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
+world = int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
 guilty = rank == (0 if case == "rank-0-branch" else 2)
 value = torch.ones(1024)
 
@@ -82,7 +83,7 @@ except Exception:
     traceback.print_exc()
     sys.stderr.flush()
     signal.pause()
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,13 @@ def hung(case: Case, folder: Path, group: Path | None = None) -> Iterator[list[i
     processes = []
     try:
         for rank in range(RANKS):
-            env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
+            env = {
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(RANKS),
+                "OMP_NUM_THREADS": "1",
+            }
             log = (folder / f"rank_{rank}.log").open("wb")
             command = [sys.executable, str(script), case.name, str(folder)]
             processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT))

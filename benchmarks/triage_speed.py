@@ -110,8 +110,8 @@ def main() -> int:
         # One core's rate is the CPU's: another process on the machine lengthens the seconds, not the work.
         rate = options.mib * 1.048576 / cpu_s
         print(
-            f"one log of {options.mib} MiB: {seconds:.1f} s, {cpu_s:.1f} s of CPU, {rate:.0f} MB/s, peak {peak:.0f} MB, "
-            f"{found['cause']} {found['guilty']}"
+            f"one log of {options.mib} MiB: {seconds:.1f} s, {cpu_s:.1f} s of CPU, {rate:.0f} MB/s, "
+            f"peak {peak:.0f} MB, {found['cause']} {found['guilty']}"
         )
         good &= rate >= 100 and peak <= 300 and found["cause"] == "app.exception"
         seconds, cpu_s, peak, found = measure(many_ranks(root / "ranks", options.ranks))
@@ -124,7 +124,11 @@ def main() -> int:
             (root / "files").mkdir()
             seconds, cpu_s, peak, found = measure(many_files(root / "files", options.files))
             notes = [n for n in found["notes"] if "not read" in n]  # type: ignore[attr-defined]
-            print(f"{options.files} files: {seconds:.1f} s, {cpu_s:.1f} s of CPU, peak {peak:.0f} MB, {found['guilty']} {notes}")
+            print(
+                f"{options.files} files: {seconds:.1f} s, {cpu_s:.1f} s of CPU, peak {peak:.0f} MB, "
+                f"{found['guilty']} {notes}"
+            )
+
             good &= cpu_s <= 120 and found["guilty"].get("rank") == 3  # type: ignore[attr-defined]
         runs = [measure(many_ranks(root / "small", 8))[:2] for _ in range(3)]
         best, cpu_s = min(runs)

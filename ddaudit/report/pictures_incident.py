@@ -31,7 +31,14 @@ _LOOK = {
     "aside": ("x", "grey", 6.0),
     "restart": ("|", "blue", 14.0),
 }
-_WORDS = {"steps": "training", "cause": "cause", "sign": "evidence", "wait": "waiting", "aside": "not it", "restart": "restart"}
+_WORDS = {
+    "steps": "training",
+    "cause": "cause",
+    "sign": "evidence",
+    "wait": "waiting",
+    "aside": "not it",
+    "restart": "restart",
+}
 
 
 def incident(record: Record) -> Iterator[Picture]:
@@ -45,8 +52,13 @@ def incident(record: Record) -> Iterator[Picture]:
     with figure(height_in=1.1 + 0.27 * len(lanes)) as (fig, axes):
         _draw(axes, [m for m in near if m.lane in lanes], lanes)
         drawing = svg(fig, id="incident-timeline", title=TITLE, finding=finding)
-    table = [(_clock(m.start_s), visible(m.lane, 60), _WORDS[m.what], _long(m), visible(f"{m.file}:{m.line}", 120)) for m in rows]
-    yield Picture("incident-timeline", "incident", TITLE, finding, drawing, ("when", "where", "what", "line", "file"), table)
+    table = [
+        (_clock(m.start_s), visible(m.lane, 60), _WORDS[m.what], _long(m), visible(f"{m.file}:{m.line}", 120))
+        for m in rows
+    ]
+    yield Picture(
+        "incident-timeline", "incident", TITLE, finding, drawing, ("when", "where", "what", "line", "file"), table
+    )
 
 
 def _rows(record: Record) -> tuple[Moment, ...]:
@@ -108,8 +120,16 @@ def finding_of(rows: Sequence[Moment]) -> str:
     waits = [m for m in rows if m.what == "wait"]
     steps = next((m for m in rows if m.what == "steps"), None)
     if cause is None:
-        return f"{len(rows)} dated lines, none of them of a cause; {_after(waits)}" if waits else f"{len(rows)} dated lines, none of them of a cause."
-    where, begun, told = visible(cause.lane, 60), cause.start_s, f"The cause shows on {visible(cause.lane, 60)} at {_clock(cause.start_s)}"
+        return (
+            f"{len(rows)} dated lines, none of them of a cause; {_after(waits)}"
+            if waits
+            else f"{len(rows)} dated lines, none of them of a cause."
+        )
+    where, begun, told = (
+        visible(cause.lane, 60),
+        cause.start_s,
+        f"The cause shows on {visible(cause.lane, 60)} at {_clock(cause.start_s)}",
+    )
     if waits and (first := min(m.start_s for m in waits)) < cause.start_s:
         begun, told = first, f"{len(waits)} ranks began to wait at {_clock(first)} for what shows on {where}"
     if steps is not None and steps.end_s is not None and begun >= steps.end_s:

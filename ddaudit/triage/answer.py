@@ -142,7 +142,9 @@ class Answer:
             f"{glyph} {word}  {self.chosen.cause}  in {source}  read in {seconds:.1f}s",
             f"Cause    {cause.title}{self._who()}",
             f"Why      {redact_text(self.chosen.why)}   confidence: {self.chosen.confidence}",
-            f"Proof    {real_name(first.file)}:{first.line}: {redact_text(first.text)[:160]}" if first else "Proof    -",
+            f"Proof    {real_name(first.file)}:{first.line}: {redact_text(first.text)[:160]}"
+            if first
+            else "Proof    -",
             f"Since    {self.since() or 'not dated'}",
             f"Blast    {self._blast()}",
             f"Do now   {self.do_now()}",

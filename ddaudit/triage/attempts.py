@@ -78,12 +78,18 @@ def newer(incident: Incident, since_s: float) -> Incident:
     def keep(spot: Spot, stamp: Stamp | None) -> bool:
         return stamp is None or stamp.time_s >= (since_s if spot.file in kernel else since)
 
-    kept = _part(incident, {n: [(r.exit_code, r.exit_spot)] for n, r in incident.ranks.items() if r.exit_code is not None and r.exit_spot}, keep)
+    kept = _part(
+        incident,
+        {n: [(r.exit_code, r.exit_spot)] for n, r in incident.ranks.items() if r.exit_code is not None and r.exit_spot},
+        keep,
+    )
     window = (max(incident.window[0], since), max(incident.window[1], since)) if incident.window else None
     return replace(kept, window=window, attempt_s=max(since, incident.attempt_s or since))
 
 
-def _part(incident: Incident, exits: Mapping[int, Sequence[Exit]], keep: Callable[[Spot, Stamp | None], bool]) -> Incident:
+def _part(
+    incident: Incident, exits: Mapping[int, Sequence[Exit]], keep: Callable[[Spot, Stamp | None], bool]
+) -> Incident:
     def some(items: Sequence[T]) -> tuple[T, ...]:
         return tuple(x for x in items if keep(x.spot, getattr(x, "stamp", None)))
 

@@ -45,7 +45,9 @@ def _suspect(answer: Answer, candidate: Candidate, why_not: str | None) -> Suspe
         rank=candidate.rank,
         host=candidate.host,
         gpu=candidate.gpu,
-        evidence=tuple(Cited(file=real_name(s.file), line=s.line, text=redact_text(s.text)) for s in candidate.evidence[:10]),
+        evidence=tuple(
+            Cited(file=real_name(s.file), line=s.line, text=redact_text(s.text)) for s in candidate.evidence[:10]
+        ),
         do_now=own.do_now(),
         commands=tuple(own.commands()),
     )

@@ -28,7 +28,9 @@ def timeline(incident: Incident, verdict: Verdict) -> list[dict[str, Any]]:
         rows.append(_row("restart", "job", incident.attempt_s, "the last attempt begins", incident.restarted))
     ordered = sorted(rows, key=lambda r: (r["start_s"], r["lane"], r["line"]))
     wanted = [r for r in ordered if r["what"] != "aside"][:MAX_ROWS]
-    return sorted([*wanted, *(r for r in ordered if r["what"] == "aside")][:MAX_ROWS], key=lambda r: float(r["start_s"]))
+    return sorted(
+        [*wanted, *(r for r in ordered if r["what"] == "aside")][:MAX_ROWS], key=lambda r: float(r["start_s"])
+    )
 
 
 def _row(what: str, lane: str, start_s: float, text: str, spot: Spot, end_s: float | None = None) -> dict[str, Any]:
@@ -55,7 +57,9 @@ def _evidence(incident: Incident, verdict: Verdict) -> Iterator[dict[str, Any]]:
         if (found := known.get((spot.file, spot.line))) is None:
             continue
         stamp, kernel, host, rank = found.stamp, found.kernel, found.host, found.rank
-        yield _row("cause" if first else "sign", _lane(host, rank, kernel), _job_time(incident, stamp, kernel), spot.text, spot)
+        yield _row(
+            "cause" if first else "sign", _lane(host, rank, kernel), _job_time(incident, stamp, kernel), spot.text, spot
+        )
         first = False
 
 
@@ -106,4 +110,3 @@ def _lane(host: str | None, rank: int | None, kernel: bool) -> str:
 
 def _job_time(incident: Incident, stamp: Stamp, kernel: bool) -> float:
     return stamp.time_s - (incident.shift_s or 0.0 if kernel else 0.0)
-

@@ -98,7 +98,11 @@ def _main_job(gathered: Gathered, bundle: Bundle) -> str | None:
     scheduler's table names, else the one seen most."""
     named = [(s, job) for s in gathered.sources if s.kind == "log" and (job := names.job_in(s.path))]
     if named:
-        dates = {job: s.last.time_s for s, job in sorted(named, key=lambda x: x[0].last.time_s if x[0].last else 0.0) if s.last}
+        dates = {
+            job: s.last.time_s
+            for s, job in sorted(named, key=lambda x: x[0].last.time_s if x[0].last else 0.0)
+            if s.last
+        }
         dated = set(dates) == {job for _, job in named}
         return max(named, key=lambda x: (dates[x[1]] if dated else 0.0, x[0].bytes_read))[1]
     listed = [j.job.split(".")[0].split("_")[0] for j in gathered.jobs if j.job[:1].isdigit()]

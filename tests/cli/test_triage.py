@@ -71,9 +71,13 @@ def test_a_pack_of_the_environment_adds_to_the_catalogue(tmp_path, monkeypatch):
         '[[signature]]\nid = "site-license"\ncause = "site.license"\nrole = "root"\nlayer = "app"\n'
         'find = ["LICENSE EXPIRED"]\nregex = "LICENSE EXPIRED"\nsample = "LICENSE EXPIRED"\nmeans = "It ran out."\n'
     )
-    (tmp_path / "train.log").write_text('[rank1]: Traceback (most recent call last):\n[rank1]: RuntimeError: LICENSE EXPIRED\n')
+    (tmp_path / "train.log").write_text(
+        "[rank1]: Traceback (most recent call last):\n[rank1]: RuntimeError: LICENSE EXPIRED\n"
+    )
     monkeypatch.setenv("DDAUDIT_PACKS", str(tmp_path / "ours"))
     told = json.loads(ddaudit("triage", str(tmp_path / "train.log"), "--json").stdout)["incident"]
     assert told["cause"] == "site.license" and told["guilty"] == {"rank": 1}
-    alone = json.loads(ddaudit("triage", str(tmp_path / "train.log"), "--packs", "builtin", "--json").stdout)["incident"]
+    alone = json.loads(ddaudit("triage", str(tmp_path / "train.log"), "--packs", "builtin", "--json").stdout)[
+        "incident"
+    ]
     assert alone["cause"] == "app.exception"

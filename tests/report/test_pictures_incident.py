@@ -21,7 +21,10 @@ def picture(key, folder):
 
 def test_a_lost_gpu_stands_before_the_waits_it_caused(tmp_path):
     drawn = picture("gpu.fell-off-bus", tmp_path)
-    assert re.match(r"The cause shows on [\w-]+ at \d{4}-\d\d-\d\d [\d:]+, [^,;]+ after the last step; the first to wait", drawn.finding)
+    assert re.match(
+        r"The cause shows on [\w-]+ at \d{4}-\d\d-\d\d [\d:]+, [^,;]+ after the last step; the first to wait",
+        drawn.finding,
+    )
     what = [row[2] for row in drawn.rows]
     assert what.count("cause") == 1 and "waiting" in what and "training" in what
     assert "<text" in drawn.drawing and drawn.finding in drawn.drawing

@@ -32,7 +32,8 @@ def test_a_job_id_picks_the_job(tmp_path):
 
 
 def test_since_leaves_out_what_is_older(tmp_path):
-    error = '[rank{r}]: Traceback (most recent call last):\n[rank{r}]:   File "t.py", line 3, in main\n[rank{r}]: KeyError: {k}\n'
+    frame = '  File "t.py", line 3, in main'
+    error = f"[rank{{r}}]: Traceback (most recent call last):\n[rank{{r}}]: {frame}\n[rank{{r}}]: KeyError: {{k}}\n"
     rows = [f"[2026-03-0{day} 10:00:{s:02d}] step {s} loss 2.5\n" for day in (1, 2) for s in range(3)]
     stamp = "2026-03-0{day}T10:00:09Z "
     old, new = (

@@ -29,7 +29,9 @@ MAX_FILE_BYTES = 16 << 30
 #: A hole in a sparse file, or a run of zeros as long, holds no log lines: reading skips to the tail.
 MAX_ZERO_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
-_ROTATED = re.compile(r"(?P<stem>.+\.(?:log|out|err|txt))(?:\.(?P<n>\d{1,3})|[.-](?P<date>20\d{6}))(?:\.(?:gz|xz|bz2|zst))?$")
+_ROTATED = re.compile(
+    r"(?P<stem>.+\.(?:log|out|err|txt))(?:\.(?P<n>\d{1,3})|[.-](?P<date>20\d{6}))(?:\.(?:gz|xz|bz2|zst))?$"
+)
 _COMPRESSED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)
 #: A line longer than this is cut into pieces: no log writer makes such lines, only binary data does.
 MAX_LINE_BYTES = 4 << 20

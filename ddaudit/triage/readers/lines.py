@@ -48,7 +48,8 @@ _FORMS = {
         r"(?P<who>kernel): ",
         r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<dev>\d+)\] ",
         # pdsh and clush before a kernel line: what follows is a time, so that "mce: [Hardware Error]" is no host.
-        r"^(?P<host>[A-Za-z][\w.-]{1,60}): +(?=\[ *\d+\.\d{6}\]|\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) |\d{4}-\d\d-\d\dT|<\d+>"
+        r"^(?P<host>[A-Za-z][\w.-]{1,60}): +(?=\[ *\d+\.\d{6}\]|\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) "
+        r"|\d{4}-\d\d-\d\dT|<\d+>"
         r"|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d)",
         r"(?P<pdsh>[A-Za-z][A-Za-z-]{0,40}\d[\w-]{0,60}(?:\.[\w-]+){0,6}): ",
     ),

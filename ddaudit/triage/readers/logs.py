@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ddaudit.evidence.incident import Collective, Event, Progress, Raised
 from ddaudit.triage.catalogue import Matcher, Signature
@@ -76,9 +75,6 @@ class LogReader(Places):
         self.spawned: tuple[int, int] | None = None
         self.task_is_rank = True
         self.task_exits: list[tuple[int, str, int | None, Line]] = []
-        self._extras: dict[int, Callable[[Line, Hit], None]] = {
-            index: getattr(self, EXTRA[literal]) for index, literal in enumerate(matcher.literals) if literal in EXTRA
-        }
 
     def take(self, hit: Hit) -> Line:
         """Reads one hit: signatures first, then the forms that span lines."""
@@ -92,8 +88,9 @@ class LogReader(Places):
                 if signature.id not in matched and (found := signature.regex.search(line.text)):
                     matched.add(signature.id)
                     self._event(signature, found, line)
-        for handler in dict.fromkeys(self._extras[i] for i in sorted(hit.literals) if i in self._extras):
-            handler(line, hit)
+        wanted = (EXTRA.get(self.matcher.literals[i]) for i in sorted(hit.literals))
+        for method in dict.fromkeys(name for name in wanted if name is not None):
+            getattr(self, method)(line, hit)
         return line
 
     def forget(self) -> None:

@@ -9,10 +9,10 @@ from pathlib import PurePath
 __all__ = [
     "host_candidates",
     "host_in",
+    "is_prose",
     "job_in",
     "like_named",
     "local_rank_in",
-    "is_prose",
     "looks_kernel",
     "numbered_ranks",
     "rank_in",
@@ -101,7 +101,11 @@ def host_in(name: str, hosts: Iterable[str]) -> str | None:
 def host_candidates(name: str) -> str | None:
     """A host-like word left in a file name after the words for kinds of files are taken away (``ivy-11_rank5.txt``)."""
     stem = PurePath(name).name
-    if (title := name.partition("::")[2]) and re.fullmatch(r"[A-Za-z][\w.-]*\d[\w.-]*", title) and rank_in(title) is None:
+    if (
+        (title := name.partition("::")[2])
+        and re.fullmatch(r"[A-Za-z][\w.-]*\d[\w.-]*", title)
+        and rank_in(title) is None
+    ):
         return title  # a part of a collection, called after its host
     if found := re.search(r"(?:^|[_.])(?P<host>[A-Za-z][A-Za-z0-9-]*\d+)[_.-]rank", stem):
         return found["host"]

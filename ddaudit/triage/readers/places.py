@@ -59,9 +59,7 @@ class Places:
             index = int(found["dev"]) if found["dev"] else None
             self.into.world_sizes[int(found["n"])] += 1
             self.ranks_seen.add(rank)
-            self.into.know(
-                rank, host=line.host, gpu=bdf(found["bus"]), gpu_index=index, local_rank=line.local_rank
-            )
+            self.into.know(rank, host=line.host, gpu=bdf(found["bus"]), gpu_index=index, local_rank=line.local_rank)
             self.into.runs_as(rank, line.pid, self.name)
             if line.task is not None:
                 self.tasks.setdefault(line.task, set()).add(rank)

@@ -17,14 +17,17 @@ __all__ = ["SEPARATOR", "real_name", "sections"]
 SEPARATOR = "::"
 #: Parts beyond this are no collection of hosts.
 MAX_PARTS = 5000
-_WORD = (
-    r"(?!(?:step|epoch|iter|iteration|frame|layer|batch|attempt|phase|stage|part|shard|run|job|node_rank|v|h|a|b|python|cuda|torch|gpu)"
-    r"[ _-]?\d+\b)[A-Za-z][A-Za-z0-9-]*\d[\w.-]*|rank[ _:#-]{0,2}\d{1,5}"
+#: Words with a number that are no hosts.
+_NO_HOST = (
+    r"(?:step|epoch|iter|iteration|frame|layer|batch|attempt|phase|stage|part|shard|run|job|node_rank|v|h|a|b|python"
+    r"|cuda|torch|gpu)[ _-]?\d+\b"
 )
+_WORD = rf"(?!{_NO_HOST})[A-Za-z][A-Za-z0-9-]*\d[\w.-]*|rank[ _:#-]{{0,2}}\d{{1,5}}"
+_INTRO = r"(?:(?:host(?:name)?|node|output of|on|from)\b[ :=]*)?"
 _HEAD = re.compile(
     r"^==> (?P<path>\S.{0,200}?) <==\r?$"
     r"|^-{8,}\r?\n(?P<list>[A-Za-z][\w.,\[\]-]{1,200})(?: \(\d+\))?\r?\n-{8,}\r?$"
-    rf"|^(?P<rule>[=#*~+-]){{2,}}>? *(?:(?:host(?:name)?|node|output of|on|from)\b[ :=]*)?(?P<one>{_WORD})[ :]*(?:<?[=#*~+-]{{2,}})?\r?$"
+    rf"|^(?P<rule>[=#*~+-]){{2,}}>? *{_INTRO}(?P<one>{_WORD})[ :]*(?:<?[=#*~+-]{{2,}})?\r?$"
     rf"|^[=#*~+-]{{3,}}>? [^\n]{{0,60}}?\b(?P<two>{_WORD})\b[^\n]{{0,40}}? <?[=#*~+-]{{3,}}\r?$",
     re.MULTILINE,
 )

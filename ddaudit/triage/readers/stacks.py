@@ -130,7 +130,9 @@ def _from_json(text: str, name: str, host: str | None, rank: int | None) -> list
         frames = [f for f in rows if isinstance(f, dict)] if isinstance(rows, list) else []
         if not frames:
             continue
-        names = tuple(f"{f.get('name')} ({f.get('short_filename') or f.get('filename')}:{f.get('line')})" for f in frames)
+        names = tuple(
+            f"{f.get('name')} ({f.get('short_filename') or f.get('filename')}:{f.get('line')})" for f in frames
+        )
         title = str(thread.get("thread_name") or "")
         worker = any("_worker_loop" in f or "data/_utils/worker.py" in f for f in names)
         pid = thread.get("pid") if isinstance(thread.get("pid"), int) else None

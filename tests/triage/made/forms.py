@@ -18,7 +18,9 @@ Form = Callable[[Files], Files]
 FORMS: dict[str, Form] = {}
 
 _KERNEL = re.compile(r"(?i)dmesg|kern\.log|journalctl")
-_STAMP = re.compile(rb"^(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)[,.](?P<f>\d+)\+0?0:?00 (?:(?P<host>\S+) kernel: )?(?:\[[\d.]+\] )?")
+_STAMP = re.compile(
+    rb"^(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)[,.](?P<f>\d+)\+0?0:?00 (?:(?P<host>\S+) kernel: )?(?:\[[\d.]+\] )?"
+)
 _SLURM = re.compile(rb"^(?P<task>\d+): ")
 
 
@@ -48,7 +50,10 @@ def packed(files: Files) -> Files:
 @form
 def zipped(files: Files) -> Files:
     """Every text is a .gz of its own."""
-    return {name if b"\0" in data else f"{name}.gz": data if b"\0" in data else gzip.compress(data) for name, data in files.items()}
+    return {
+        name if b"\0" in data else f"{name}.gz": data if b"\0" in data else gzip.compress(data)
+        for name, data in files.items()
+    }
 
 
 @form
@@ -69,9 +74,9 @@ def noisy(files: Files) -> Files:
     return {
         **files,
         "README.txt": b"Collected by the on-call person. Job looked stuck, then died. Please have a look.\n",
-        "env.txt": b"NCCL_DEBUG=INFO\nNCCL_TIMEOUT=1800\nOMP_NUM_THREADS=8\nPYTHONFAULTHANDLER=1\nTORCH_NCCL_ASYNC_ERROR_HANDLING=1\n",
+        "env.txt": b"NCCL_DEBUG=INFO\nNCCL_TIMEOUT=1800\nOMP_NUM_THREADS=8\nPYTHONFAULTHANDLER=1\n",
         "pip-freeze.txt": b"numpy==1.26.4\ntransformers==4.44.0\nsafetensors==0.4.3\nwandb==0.17.0\n",
-        "train.py": b"try:\n    loss.backward()\nexcept RuntimeError as error:\n    raise RuntimeError('CUDA error: out of memory') from error\n",
+        "train.py": b"try:\n    step()\nexcept RuntimeError:\n    raise RuntimeError('CUDA error: out of memory')\n",
         "config.yaml": b"lr: 3.0e-4\nwarmup: 2000\ntimeout_s: 1800\ncheckpoint:\n  every: 500\n  on_failure: retry\n",
     }
 
@@ -153,7 +158,7 @@ def parted(files: Files) -> Files:
         for line in data.split(b"\n"):
             found = _SLURM.match(line)
             part = f"{name[:-4]}_{found['task'].decode()}.out" if found else name
-            out[part] = out.get(part, b"") + (line[found.end():] if found else line) + b"\n"
+            out[part] = out.get(part, b"") + (line[found.end() :] if found else line) + b"\n"
     return out
 
 

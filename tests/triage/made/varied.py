@@ -64,7 +64,15 @@ def restart_killed(world: World) -> Label:
     end = world.steps(12, start_s=start + 1200, first=100)
     world.others(guilty, end + 10)
     world.ending({guilty: -9}, s=end + 20)
-    world.dmesg(world.host(guilty), [(end + 8.1, f"Memory cgroup out of memory: Killed process {world.pid(guilty)} (pt_main_thread) total-vm:596091484kB, anon-rss:418524800kB, file-rss:407272kB, shmem-rss:0kB, UID:1012 pgtables:850832kB oom_score_adj:0")])
+    world.dmesg(
+        world.host(guilty),
+        [
+            (
+                end + 8.1,
+                f"Memory cgroup out of memory: Killed process {world.pid(guilty)} (pt_main_thread) total-vm:596091484kB, anon-rss:418524800kB, file-rss:407272kB, shmem-rss:0kB, UID:1012 pgtables:850832kB oom_score_adj:0",
+            )
+        ],
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -74,7 +82,11 @@ def resubmitted(world: World) -> Label:
     world.style = "srun"
     old, new = world.job, str(int(world.job) + 17)
     end = world.steps(60)
-    world.say(None, f"slurmstepd: error: *** JOB {old} ON {world.names[0]} {ENDED.format(at=host_time(world, end + 5))}TIME LIMIT ***", end + 5)
+    world.say(
+        None,
+        f"slurmstepd: error: *** JOB {old} ON {world.names[0]} {ENDED.format(at=host_time(world, end + 5))}TIME LIMIT ***",
+        end + 5,
+    )
     world.job = new
     guilty = world.rng.randrange(world.n)
     world.traceback(guilty, "FileExistsError: [Errno 17] File exists: '/scratch/run/lock.json'", s=end + 900)
@@ -133,7 +145,10 @@ def attempts(world: World) -> Label:
     world.style = "perrank"
     first, guilty = world.rng.sample(range(world.per_host), 2)
     root = "logs/none_k3q0x1pd"
-    for attempt, who, final in ((0, first, "ConnectionResetError: [Errno 104] Connection reset by object store"), (1, guilty, OOM.format(local=guilty))):
+    for attempt, who, final in (
+        (0, first, "ConnectionResetError: [Errno 104] Connection reset by object store"),
+        (1, guilty, OOM.format(local=guilty)),
+    ):
         for local in range(world.per_host):
             s = 4000.0 * attempt
             text = "".join(world.step_line(100 + i, 2.4, s + 10 * i, local) + "\n" for i in range(12))
@@ -202,7 +217,9 @@ def ray(world: World) -> Label:
         ip = f"10.41.6.{11 + rank // world.per_host}"
         rows.append(f"(RayTrainWorker pid={world.pid(rank)}, ip={ip}) [rank{rank}]: step 100 loss 2.31")
         if rank != guilty:
-            rows.append(f"(RayTrainWorker pid={world.pid(rank)}, ip={ip}) [rank{rank}]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2356, remote process exited or there was a network error, NCCL version 2.27.7")
+            rows.append(
+                f"(RayTrainWorker pid={world.pid(rank)}, ip={ip}) [rank{rank}]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2356, remote process exited or there was a network error, NCCL version 2.27.7"
+            )
     label = f"(RayTrainWorker pid={world.pid(guilty)}, ip=10.41.6.{11 + guilty // world.per_host}) "
     rows += [
         f"{label}[rank{guilty}]: Traceback (most recent call last):",
@@ -222,7 +239,9 @@ def deepspeed(world: World) -> Label:
     rows = []
     for rank in range(world.n):
         host = world.host(rank)
-        rows.append(f"{host}: [{world.at(5).strftime('%Y-%m-%d %H:%M:%S')},311] [INFO] [comm.py:669:init_distributed] Initializing TorchBackend in DeepSpeed with backend nccl rank={rank}")
+        rows.append(
+            f"{host}: [{world.at(5).strftime('%Y-%m-%d %H:%M:%S')},311] [INFO] [comm.py:669:init_distributed] Initializing TorchBackend in DeepSpeed with backend nccl rank={rank}"
+        )
     host = world.host(guilty)
     rows += [
         f"{host}: [rank{guilty}]: Traceback (most recent call last):",
@@ -242,12 +261,46 @@ def json_lines(world: World) -> Label:
     guilty = world.rng.randrange(world.n)
     rows = []
     for i in range(20):
-        rows += [json.dumps({"ts": world.at(10.0 * i).strftime("%Y-%m-%dT%H:%M:%SZ"), "level": "info", "rank": r, "host": world.host(r), "msg": "step", "step": i, "loss": 2.4}) for r in range(world.n)]
+        rows += [
+            json.dumps(
+                {
+                    "ts": world.at(10.0 * i).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                    "level": "info",
+                    "rank": r,
+                    "host": world.host(r),
+                    "msg": "step",
+                    "step": i,
+                    "loss": 2.4,
+                }
+            )
+            for r in range(world.n)
+        ]
     trace = 'Traceback (most recent call last):\n  File "/workspace/data/dataset.py", line 61, in __getitem__\n    return decode(raw)\nPIL.UnidentifiedImageError: cannot identify image file <_io.BytesIO object at 0x7f1c2c0>'
-    rows.append(json.dumps({"ts": world.at(205).strftime("%Y-%m-%dT%H:%M:%SZ"), "level": "error", "rank": guilty, "host": world.host(guilty), "msg": "uncaught exception", "exc_info": trace}))
+    rows.append(
+        json.dumps(
+            {
+                "ts": world.at(205).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                "level": "error",
+                "rank": guilty,
+                "host": world.host(guilty),
+                "msg": "uncaught exception",
+                "exc_info": trace,
+            }
+        )
+    )
     for rank in range(world.n):
         if rank != guilty:
-            rows.append(json.dumps({"ts": world.at(206).strftime("%Y-%m-%dT%H:%M:%SZ"), "level": "error", "rank": rank, "host": world.host(rank), "msg": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.41.6.12]:3744"}))
+            rows.append(
+                json.dumps(
+                    {
+                        "ts": world.at(206).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                        "level": "error",
+                        "rank": rank,
+                        "host": world.host(rank),
+                        "msg": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.41.6.12]:3744",
+                    }
+                )
+            )
     world.files["train.jsonl"] = "\n".join(rows) + "\n"
     return Label(guilty, world.host(guilty))
 
@@ -269,7 +322,9 @@ def sections(world: World) -> Label:
     for name in world.names:
         out += [f"========== {name} ==========", "### dmesg -T | tail"]
         t = world.at(-5 * 86400)
-        out.append(f"[{t.strftime('%a %b')} {t.day:2d} {t.strftime('%H:%M:%S %Y')}] NVRM: Xid (PCI:0000:e4:00): 13, pid=99, name=python, Graphics SM Warp Exception")
+        out.append(
+            f"[{t.strftime('%a %b')} {t.day:2d} {t.strftime('%H:%M:%S %Y')}] NVRM: Xid (PCI:0000:e4:00): 13, pid=99, name=python, Graphics SM Warp Exception"
+        )
         if name == world.host(guilty):
             t = world.at(end + 20)
             stamp = f"[{t.strftime('%a %b')} {t.day:2d} {t.strftime('%H:%M:%S %Y')}]"
@@ -296,9 +351,13 @@ def tails(world: World) -> Label:
     for name in world.names:
         t = world.at(end + 8)
         out.append(f"==> {name}/dmesg.txt <==")
-        out.append(f"[{world.at(-999).strftime('%a %b %d %H:%M:%S %Y')}] Out of memory: Killed process 81231 (firefox) total-vm:100kB, anon-rss:8112000kB, file-rss:0kB, shmem-rss:0kB, UID:4402 pgtables:18220kB oom_score_adj:0")
+        out.append(
+            f"[{world.at(-999).strftime('%a %b %d %H:%M:%S %Y')}] Out of memory: Killed process 81231 (firefox) total-vm:100kB, anon-rss:8112000kB, file-rss:0kB, shmem-rss:0kB, UID:4402 pgtables:18220kB oom_score_adj:0"
+        )
         if name == world.host(guilty):
-            out.append(f"[{t.strftime('%a %b %d %H:%M:%S %Y')}] Out of memory: Killed process {world.pid(guilty)} (pt_main_thread) total-vm:596091484kB, anon-rss:418524800kB, file-rss:407272kB, shmem-rss:0kB, UID:1012 pgtables:850832kB oom_score_adj:0")
+            out.append(
+                f"[{t.strftime('%a %b %d %H:%M:%S %Y')}] Out of memory: Killed process {world.pid(guilty)} (pt_main_thread) total-vm:596091484kB, anon-rss:418524800kB, file-rss:407272kB, shmem-rss:0kB, UID:1012 pgtables:850832kB oom_score_adj:0"
+            )
         out.append("")
     world.files["all-dmesg.txt"] = "\n".join(out) + "\n"
     return Label(guilty, world.host(guilty))
@@ -314,9 +373,24 @@ def export(world: World) -> Label:
     world.others(guilty, end + 10)
     world.ending({guilty: 1}, s=end + 20)
     out = []
-    for s, text in ((-90000.0, "NVRM: Xid (PCI:0000:e4:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate."), (end + 8, f"NVRM: Xid (PCI:0000:{world.bus(guilty)}:00): 48, pid={world.pid(guilty)}, name=pt_main_thread, DBE (double bit error) in bank 3"), (end + 8.1, f"NVRM: Xid (PCI:0000:{world.bus(guilty)}:00): 94, pid={world.pid(guilty)}, name=pt_main_thread, Contained: SM (0x1). RST: No, D-RST: No")):
+    for s, text in (
+        (
+            -90000.0,
+            "NVRM: Xid (PCI:0000:e4:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate.",
+        ),
+        (
+            end + 8,
+            f"NVRM: Xid (PCI:0000:{world.bus(guilty)}:00): 48, pid={world.pid(guilty)}, name=pt_main_thread, DBE (double bit error) in bank 3",
+        ),
+        (
+            end + 8.1,
+            f"NVRM: Xid (PCI:0000:{world.bus(guilty)}:00): 94, pid={world.pid(guilty)}, name=pt_main_thread, Contained: SM (0x1). RST: No, D-RST: No",
+        ),
+    ):
         micro = int((world.at(s) - timedelta(hours=world.zone_h)).timestamp() * 1e6)
-        out.append(f"__CURSOR=s=0639\n__REALTIME_TIMESTAMP={micro}\n__MONOTONIC_TIMESTAMP=91822\n_TRANSPORT=kernel\n_HOSTNAME={world.host(guilty)}\nPRIORITY=4\nSYSLOG_IDENTIFIER=kernel\nMESSAGE={text}\n")
+        out.append(
+            f"__CURSOR=s=0639\n__REALTIME_TIMESTAMP={micro}\n__MONOTONIC_TIMESTAMP=91822\n_TRANSPORT=kernel\n_HOSTNAME={world.host(guilty)}\nPRIORITY=4\nSYSLOG_IDENTIFIER=kernel\nMESSAGE={text}\n"
+        )
     world.files["journal-export.txt"] = "\n".join(out)
     return Label(guilty, world.host(guilty))
 
@@ -327,7 +401,7 @@ def gdb(world: World) -> Label:
     guilty, _ = hang(world)
     for rank in range(world.n):
         top = (
-            '#0  0x00007f5ad2a9d117 in futex_wait () from /lib/x86_64-linux-gnu/libc.so.6\n#1  0x00007f5ad2aa4a41 in pthread_mutex_lock () from /lib/x86_64-linux-gnu/libc.so.6\n#2  0x00007f59c1a1b2c3 in TokenizerPool::acquire() () from /workspace/libtok.so\n'
+            "#0  0x00007f5ad2a9d117 in futex_wait () from /lib/x86_64-linux-gnu/libc.so.6\n#1  0x00007f5ad2aa4a41 in pthread_mutex_lock () from /lib/x86_64-linux-gnu/libc.so.6\n#2  0x00007f59c1a1b2c3 in TokenizerPool::acquire() () from /workspace/libtok.so\n"
             if rank == guilty
             else "#0  0x00007f5ad2b2d5a1 in cudaStreamSynchronize () from /usr/local/cuda/lib64/libcudart.so.12\n#1  0x00007f59d1a1b2c3 in c10d::ProcessGroupNCCL::WorkNCCL::synchronize() () from /opt/torch/lib/libtorch_cuda.so\n"
         )
@@ -342,9 +416,19 @@ def pyspy_json(world: World) -> Label:
     guilty, _ = hang(world)
     for rank in range(world.n):
         names = (
-            [("wait", "threading.py", 331), ("get", "queue.py", 180), ("_try_get_data", "torch/utils/data/dataloader.py", 1297), ("__next__", "torch/utils/data/dataloader.py", 742), ("main", "/workspace/train.py", 388)]
+            [
+                ("wait", "threading.py", 331),
+                ("get", "queue.py", 180),
+                ("_try_get_data", "torch/utils/data/dataloader.py", 1297),
+                ("__next__", "torch/utils/data/dataloader.py", 742),
+                ("main", "/workspace/train.py", 388),
+            ]
             if rank == guilty
-            else [("_engine_run_backward", "torch/autograd/graph.py", 829), ("backward", "torch/_tensor.py", 648), ("main", "/workspace/train.py", 388)]
+            else [
+                ("_engine_run_backward", "torch/autograd/graph.py", 829),
+                ("backward", "torch/_tensor.py", 648),
+                ("main", "/workspace/train.py", 388),
+            ]
         )
         threads: list[dict[str, Any]] = [{
             "pid": world.pid(rank), "thread_id": 140201, "thread_name": "MainThread", "os_thread_id": world.pid(rank), "active": rank != guilty, "owns_gil": False,
@@ -361,8 +445,14 @@ def stacks_in_one(world: World) -> Label:
     guilty, _ = hang(world, seq=3)
     out = []
     for rank in range(world.n):
-        own = "    wait (torch/utils/file_baton.py:49)\n    _jit_compile (torch/utils/cpp_extension.py:2112)\n    load (torch/utils/cpp_extension.py:1623)\n    main (/workspace/train.py:88)\n" if rank == guilty else BACKWARD
-        out.append(f'# rank {rank} on {world.host(rank)}\nProcess {world.pid(rank)}: python train.py\nPython v3.11.9 (/opt/conda/bin/python3.11)\n\nThread {world.pid(rank)} (idle): "MainThread"\n{own}')
+        own = (
+            "    wait (torch/utils/file_baton.py:49)\n    _jit_compile (torch/utils/cpp_extension.py:2112)\n    load (torch/utils/cpp_extension.py:1623)\n    main (/workspace/train.py:88)\n"
+            if rank == guilty
+            else BACKWARD
+        )
+        out.append(
+            f'# rank {rank} on {world.host(rank)}\nProcess {world.pid(rank)}: python train.py\nPython v3.11.9 (/opt/conda/bin/python3.11)\n\nThread {world.pid(rank)} (idle): "MainThread"\n{own}'
+        )
     world.files["all_stacks.txt"] = "\n".join(out)
     return Label(guilty, world.host(guilty))
 
@@ -377,9 +467,19 @@ def json_dump(rank: int, n: int, last: int, op: str, prefix: str = "nccl", statu
         }
         for s in range(max(0, last - 8), last + 1)
     ]  # fmt: skip
-    value: dict[str, Any] = {"version": "2.9", "entries": entries, "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": f"[{', '.join(map(str, range(n)))}]"}}}
+    value: dict[str, Any] = {
+        "version": "2.9",
+        "entries": entries,
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": f"[{', '.join(map(str, range(n)))}]"}},
+    }
     if status:
-        value["pg_status"] = {"0": {"last_enqueued_collective": last, "last_started_collective": last, "last_completed_collective": last - 1}}
+        value["pg_status"] = {
+            "0": {
+                "last_enqueued_collective": last,
+                "last_started_collective": last,
+                "last_completed_collective": last - 1,
+            }
+        }
     return json.dumps(value).encode()
 
 
@@ -396,7 +496,9 @@ def recorder_json(world: World) -> Label:
 def recorder_gloo(world: World) -> Label:
     guilty = world.rng.randrange(world.n)
     for rank in range(world.n):
-        world.files[f"fr/trace_{rank}"] = json_dump(rank, world.n, 17, "broadcast" if rank == guilty else "all_reduce", "gloo", status=False)
+        world.files[f"fr/trace_{rank}"] = json_dump(
+            rank, world.n, 17, "broadcast" if rank == guilty else "all_reduce", "gloo", status=False
+        )
     return Label(guilty, accept=("collective.desync",))
 
 
@@ -409,12 +511,25 @@ def nccl_files(world: World) -> Label:
     for rank in range(world.n):
         host, pid = world.host(rank), world.pid(rank)
         head = f"{host}:{pid}:{pid + 40} [0] NCCL INFO"
-        rows = [f"{host}:{pid}:{pid} [0] NCCL INFO Bootstrap: Using bond0:10.41.6.{11 + rank}<0>", f"{head} NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_3:1/RoCE [RO]; OOB bond0:10.41.6.{11 + rank}<0>", f"{head} ncclCommInitRankConfig comm 0x5{rank} rank {rank} nranks {world.n} cudaDev 0 nvmlDev 0 busId 18000 commId 0x5ae7 - Init COMPLETE"]
+        rows = [
+            f"{host}:{pid}:{pid} [0] NCCL INFO Bootstrap: Using bond0:10.41.6.{11 + rank}<0>",
+            f"{head} NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_3:1/RoCE [RO]; OOB bond0:10.41.6.{11 + rank}<0>",
+            f"{head} ncclCommInitRankConfig comm 0x5{rank} rank {rank} nranks {world.n} cudaDev 0 nvmlDev 0 busId 18000 commId 0x5ae7 - Init COMPLETE",
+        ]
         if rank != guilty:
-            rows.append(f"{host}:{pid}:{pid + 60} [0] transport/net_ib/p2p.cc:412 NCCL WARN NET/IB: Got completion from peer 10.41.6.{11 + guilty}<51120> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send localGid ::ffff:10.41.6.11 remoteGids ::ffff:10.41.6.13 hca mlx5_3")
+            rows.append(
+                f"{host}:{pid}:{pid + 60} [0] transport/net_ib/p2p.cc:412 NCCL WARN NET/IB: Got completion from peer 10.41.6.{11 + guilty}<51120> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send localGid ::ffff:10.41.6.11 remoteGids ::ffff:10.41.6.13 hca mlx5_3"
+            )
             world.lost(rank, world.host(guilty), end + 13)
         world.files[f"nccl/nccl.{host}.{pid}.log"] = "\n".join(rows) + "\n"
-    world.dmesg(world.host(guilty), [(end + 4, "mlx5_core 0000:ab:00.0 mlx5_3: Port: 1 Link DOWN"), (end + 9, "mlx5_core 0000:ab:00.0 mlx5_3: Port: 1 Link ACTIVE")], form="raw")
+    world.dmesg(
+        world.host(guilty),
+        [
+            (end + 4, "mlx5_core 0000:ab:00.0 mlx5_3: Port: 1 Link DOWN"),
+            (end + 9, "mlx5_core 0000:ab:00.0 mlx5_3: Port: 1 Link ACTIVE"),
+        ],
+        form="raw",
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -445,7 +560,7 @@ def port_words(world: World) -> Label:
     world.style = "torchrun"
     world.say(
         None,
-        f"[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n[E socket.cpp:500] [c10d] The server socket has failed to listen on any local network address.\nTraceback (most recent call last):\n  File \"/opt/conda/bin/torchrun\", line 8, in <module>\n    sys.exit(main())\nRuntimeError: The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use). The server socket has failed to bind to {world.names[0]}:29500 (errno: 98 - Address already in use).",
+        f'[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).\n[E socket.cpp:500] [c10d] The server socket has failed to listen on any local network address.\nTraceback (most recent call last):\n  File "/opt/conda/bin/torchrun", line 8, in <module>\n    sys.exit(main())\nRuntimeError: The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use). The server socket has failed to bind to {world.names[0]}:29500 (errno: 98 - Address already in use).',
     )
     return Label()
 
@@ -462,8 +577,24 @@ def several(world: World) -> Label:
     for rank in range(world.n):
         if rank != guilty:
             world.watchdog(rank, 4400, s=end + 620)
-    world.dmesg(world.names[0], [(end + 18, f"NVRM: Xid (PCI:0000:{world.bus(guilty)}:00): 79, pid={world.pid(guilty)}, name=pt_main_thread, GPU has fallen off the bus.")])
-    world.dmesg(world.names[1], [(end - 140, "nfs: server filer07 not responding, still trying"), (end - 100, "nfs: server filer07 OK"), (end - 60, "mce: [Hardware Error]: Corrected error, no action required."), (end - 30, "pcieport 0000:00:01.1: AER: Corrected error received: 0000:01:00.0")])
+    world.dmesg(
+        world.names[0],
+        [
+            (
+                end + 18,
+                f"NVRM: Xid (PCI:0000:{world.bus(guilty)}:00): 79, pid={world.pid(guilty)}, name=pt_main_thread, GPU has fallen off the bus.",
+            )
+        ],
+    )
+    world.dmesg(
+        world.names[1],
+        [
+            (end - 140, "nfs: server filer07 not responding, still trying"),
+            (end - 100, "nfs: server filer07 OK"),
+            (end - 60, "mce: [Hardware Error]: Corrected error, no action required."),
+            (end - 30, "pcieport 0000:00:01.1: AER: Corrected error received: 0000:01:00.0"),
+        ],
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -475,7 +606,15 @@ def others_oom(world: World) -> Label:
     world.traceback(guilty, "AttributeError: 'NoneType' object has no attribute 'shape'", s=end + 8)
     world.others(guilty, end + 10)
     world.ending({guilty: 1}, s=end + 20)
-    world.dmesg(world.host(guilty), [(end + 7, "Memory cgroup out of memory: Killed process 90412 (java) total-vm:18811200kB, anon-rss:8112000kB, file-rss:0kB, shmem-rss:0kB, UID:4402 pgtables:18220kB oom_score_adj:0")])
+    world.dmesg(
+        world.host(guilty),
+        [
+            (
+                end + 7,
+                "Memory cgroup out of memory: Killed process 90412 (java) total-vm:18811200kB, anon-rss:8112000kB, file-rss:0kB, shmem-rss:0kB, UID:4402 pgtables:18220kB oom_score_adj:0",
+            )
+        ],
+    )
     return Label(guilty, world.host(guilty))
 
 
@@ -485,7 +624,12 @@ def disk_then_nccl(world: World) -> Label:
     world.init()
     end = world.steps(12)
     frames = "train.py:101:main ckpt.py:88:save_checkpoint /opt/conda/lib/python3.11/site-packages/torch/serialization.py:849:save"
-    world.traceback(0, "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file data/12: file write failed\nOSError: [Errno 28] No space left on device: '/scratch/run/step_1200.pt'", frames, s=end + 8)
+    world.traceback(
+        0,
+        "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file data/12: file write failed\nOSError: [Errno 28] No space left on device: '/scratch/run/step_1200.pt'",
+        frames,
+        s=end + 8,
+    )
     for rank in range(1, world.n):
         world.watchdog(rank, 4400, "BARRIER", 1, s=end + 620)
     world.ending({0: 1}, s=end + 700)
@@ -510,5 +654,11 @@ def bars(world: World) -> Label:
     world.steps(30)
     world.say(0, "WARNING - HTTPError: 503 Server Error: Service Unavailable. Retrying in 2s (attempt 1)", 150)
     world.steps(20, start_s=310, first=130)
-    world.dmesg(world.names[0], [(100, "NVRM: Xid (PCI:0000:e4:00): 31, pid=991203, name=blender, Ch 00000008, MMU Fault"), (120, "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0")])
+    world.dmesg(
+        world.names[0],
+        [
+            (100, "NVRM: Xid (PCI:0000:e4:00): 31, pid=991203, name=blender, Ch 00000008, MMU Fault"),
+            (120, "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0"),
+        ],
+    )
     return Label(nobody=True)
