@@ -76,8 +76,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "DEGRADED",
         "structure",
         _CLEAN,
-        "file.trailing file.gap file.orphan file.stale file.stale-rank file.temporary dcp.storage- "
-        "orphan index.unlisted",
+        "file.trailing file.gap file.orphan file.stale file.stale-rank file.temporary "
+        "dcp.storage-orphan index.unlisted",
     ),
     ("DEGRADED", "structure", "Rewrite the index from the files.", "index.total-size"),
     ("DEGRADED", "structure", "Compare the two shards on their ranks before you trust either.", "shard.repeated"),
@@ -194,8 +194,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "security",
         "Do not load it. Find out who wrote it.",
         "security.code security.computed-call path.escape path.link-outside path.special-file hdf5.external "
-        "container.duplicate-member container.compressed container.encrypted container.name- "
-        "mismatch container.overlap "
+        "container.duplicate-member container.compressed container.encrypted "
+        "container.name-mismatch container.overlap "
         "container.prefix container.pickle-trailing container.too-large",
     ),
     ("DEGRADED", "security", _WRITER, "security.unknown-object"),
