@@ -126,7 +126,7 @@ def _check_repeated(made: Checkpoint, weights: list[Tensor]) -> None:
             continue
         seen: dict[tuple[int, int], Any] = {}
         for chunk in tensor.chunks:
-            span = chunk.span() if not callable(chunk._span) else None
+            span = chunk.span() if chunk.placed else None
             if (
                 span is None
                 or span.checksum is None
