@@ -26,7 +26,12 @@ def complete(facts: CheckpointFacts) -> Iterator[Finding]:
     """Missing shards, ranks, markers; the proof is stated, and its absence is a note, never silently a pass."""
     found = list(faults(facts, "completeness"))
     yield from found
-    if facts.tensors == 0 and not facts.areas:
+    if facts.level == "names":
+        if facts.layout == "unknown" and not found:
+            yield finding("read.nothing", f"{facts.path}: no layout is recognised by the names of its files")
+        elif not found:
+            yield ok(f"complete: {facts.completion.proof}", measured=facts.files, unit="file")
+    elif facts.tensors == 0 and not facts.areas:
         yield finding("read.nothing", f"{facts.path}: nothing in it was understood")
     elif not any(a.present for a in facts.areas) and not facts.faults:
         yield finding("read.nothing", f"{facts.path}: neither weights nor training state were found")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ddaudit.checkpoint import ranks, roots, values
+from ddaudit.checkpoint.by_names import read_names
 from ddaudit.checkpoint.folder import Folder, open_folder
 from ddaudit.checkpoint.harvest import harvest
 from ddaudit.checkpoint.layouts import accelerate, finishing
@@ -55,12 +56,12 @@ def collect(path: str, options: Options | None = None) -> Collected:
     """
     options = options or Options()
     folder, only = open_folder(path)
-    choice = roots.choose(folder, only)
+    choice = roots.choose(folder, only, look=options.level != "names")
     made = Checkpoint("unknown")
     for fact, known in options.job.items():
         made.world[fact] = known
     if options.level == "names":
-        made.layout = getattr(choice.candidate.layout, "NAME", "file" if choice.candidate.file else "unknown")
+        return _by_names(path, made, folder, choice, options)
     reader = Reader(choice.candidate.folder, made, options.level)
     made.layout = roots.read(reader, choice.candidate)
     ranks.check_parts(made)
@@ -82,6 +83,16 @@ def collect(path: str, options: Options | None = None) -> Collected:
     return Collected(facts.model_copy(update=more), made, folder, scans)
 
 
+def _by_names(path: str, made: Checkpoint, folder: Folder, choice: roots.Choice, options: Options) -> Collected:
+    """Names and sizes only: nothing of the content is known, and nothing is claimed of it."""
+    candidate = choice.candidate
+    made.layout = getattr(candidate.layout, "NAME", "file" if candidate.file else "unknown")
+    made.purpose = "unknown"
+    read_names(made, candidate.folder, candidate.file)
+    _note_listing(made, folder, choice)
+    return Collected(_facts(path, made, folder, choice, (), options), made, folder)
+
+
 def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tuple[dict[str, TensorScan], int, int]:
     run = FullPass(
         made,
@@ -96,6 +107,7 @@ def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tu
     for name in run.close():
         made.fault("file.changed", f"{name} was modified while it was read: a job may still be writing", file=name)
     values.check_scans(made, result.scans)
+    values.check_ties(made, result.scans)
     values.check_master(made, folder)
     assert prefix is not None
     return result.scans, result.bytes_read, result.crcs

@@ -94,6 +94,15 @@ def area_of(name: str, is_tensor: bool = False) -> str | None:
     return "model" if is_tensor else None
 
 
+def group_of(name: str, area: str) -> str:
+    """What stands in front of the area word: "" or "rank1", "checkpoint_legacy" ... so that copies are not mixed."""
+    parts = name.split(".")
+    for index, part in enumerate(parts[:4]):
+        if area_of(part) == area or area_of(part + ".x") == area:
+            return ".".join(parts[:index])
+    return ""
+
+
 def strip_area(name: str, area: str) -> str:
     """The name without leading words that only say the area (``model.``, ``module.``, ``state_dict.``)."""
     parts = name.split(".")

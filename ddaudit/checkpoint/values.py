@@ -50,6 +50,15 @@ def check_scans(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
             made.fault("values.zero-block", text, measured=scan.zero_blocks, limit=0, unit="block", **where)
 
 
+def check_ties(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
+    """A head without moments was taken for the embedding itself; other values mean that its moments are lost."""
+    for head, embedding in made.facts.get("tie_assumed", ()):
+        one, two = scans.get(head), scans.get(embedding)
+        if one is not None and two is not None and one.digest and two.digest and one.digest != two.digest:
+            text = f"{head} has no optimizer state, and it is not tied to {embedding}: their values differ"
+            made.fault("optimizer.uncovered", text, tensor=head, measured=1, limit=0, unit="parameter")
+
+
 def check_weights(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
     """Names, dtypes, ties and repeated shards of the weights."""
     weights = [t for t in made.tensors.values() if area_of(t.name, True) == "model"]

@@ -145,6 +145,13 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("DEGRADED", "step", "Check how the job counts samples.", "step.samples-mismatch step.loops step.other-counter"),
     ("DEGRADED", "step", "Use one value for both.", "state.disagrees world.disagrees"),
+    ("DEGRADED", "step", "Check that optimizer and schedule come from one save.", "step.rate"),
+    (
+        "BROKEN",
+        "model",
+        "Find the file or the rank that held the weight; else use a sibling that has it.",
+        "weights.missing",
+    ),
     (
         "NOT-RESUMABLE",
         "sampler",

@@ -49,7 +49,7 @@ def read(reader: Reader, prefix: str = "model.", only: str | None = None) -> Non
     if indexes and not shards:
         made.completion = Completion(proven=True, proof=f"{indexes[0]} names {len(indexed)} files")
     elif names and not indexes:
-        _check_numbers(reader, names)
+        check_numbers(made, names)
 
 
 def _check_sharded(reader: Reader) -> None:
@@ -155,9 +155,8 @@ def _check_stale(reader: Reader, headers: dict[str, SafetensorsHeader], indexed:
             reader.made.fault("file.stale", text, file=reader.folder.full(name))
 
 
-def _check_numbers(reader: Reader, names: list[str]) -> None:
+def check_numbers(made: Checkpoint, names: list[str]) -> None:
     """Without an index, file names may still say how many files there are."""
-    made = reader.made
     groups: dict[tuple[str, int], set[int]] = {}
     for name in names:
         match = _NUMBERED.match(name)
