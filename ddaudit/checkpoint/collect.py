@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ddaudit.checkpoint import ranks, roots, values
 from ddaudit.checkpoint.by_names import read_names
+from ddaudit.checkpoint.configured import check_configured
 from ddaudit.checkpoint.folder import Folder, open_folder
 from ddaudit.checkpoint.harvest import harvest
 from ddaudit.checkpoint.layouts import accelerate, finishing
@@ -17,6 +18,7 @@ from ddaudit.checkpoint.passes import FullPass, Progress
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.checkpoint.scalars import read_scalars
 from ddaudit.checkpoint.scan import TensorScan
+from ddaudit.checkpoint.tails import check_tails
 from ddaudit.evidence.checkpoint import Area, CheckpointFacts, NameSeen, World
 from ddaudit.inert.torch_objects import TORCH
 
@@ -78,6 +80,7 @@ def collect(path: str, options: Options | None = None) -> Collected:
     )
     _note_listing(made, folder, choice)
     values.check_weights(made, scans)
+    check_configured(made)
     facts = _facts(path, made, folder, choice, areas, options)
     more = {"optimizer": optimizer, "bytes_read": read, "crcs_checked": crcs, "tensors_scanned": len(scans)}
     return Collected(facts.model_copy(update=more), made, folder, scans)
@@ -108,6 +111,7 @@ def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tu
         made.fault("file.changed", f"{name} was modified while it was read: a job may still be writing", file=name)
     values.check_scans(made, result.scans)
     values.check_ties(made, result.scans)
+    check_tails(made, folder)
     values.check_master(made, folder)
     assert prefix is not None
     return result.scans, result.bytes_read, result.crcs

@@ -8,7 +8,7 @@ from math import prod
 
 from ddaudit.checkpoint.model import Checkpoint, Tensor
 from ddaudit.checkpoint.optimizer_groups import check_promises, check_rates, check_stateless, declared_ids
-from ddaudit.checkpoint.roles import area_of, canonical_weight, group_of, moment_of
+from ddaudit.checkpoint.roles import area_of, canonical_weight, group_of, moment_of, moment_word
 from ddaudit.evidence.checkpoint import OptimizerFacts
 
 _BUFFERS = (
@@ -35,7 +35,7 @@ def optimizer_facts(made: Checkpoint) -> OptimizerFacts | None:
         if area == "optimizer":
             found = moment_of(tensor.name)
             if found is not None and (tensor.numel > 1 or tensor.shape):
-                word = next((w for w in reversed(tensor.name.split(".")) if w != found[0].rsplit(".", 1)[-1]), "?")
+                word = moment_word(tensor.name) or "?"
                 moments[group_of(tensor.name, "optimizer")].append((tensor, _owner(found[0], tensor.name), word))
         elif area == "model" and _trainable(tensor):
             weights[group_of(tensor.name, "model")].append(tensor)
@@ -47,8 +47,19 @@ def optimizer_facts(made: Checkpoint) -> OptimizerFacts | None:
     for group, mine in moments.items():
         facts = _one_group(made, mine, weights.get(group) or weights.get("") or [], group)
         total = facts if facts.parameters >= total.parameters else total
+    _check_groups_alike(made, moments)
     _check_alias(made, [t for mine in moments.values() for t, _, _ in mine])
     return total
+
+
+def _check_groups_alike(made: Checkpoint, moments: dict[str, list[tuple[Tensor, str, str]]]) -> None:
+    """Ranks of one job keep the same kinds of moments."""
+    kinds = {group: {word for _, _, word in mine} for group, mine in moments.items() if "rank" in group}
+    for group, have in kinds.items():
+        for word in sorted(set().union(*kinds.values()) - have):
+            some = moments[group][0][0]
+            text = f"{group} has no {word}, other ranks do"
+            made.fault("optimizer.state-missing", text, file=some.file, tensor=some.name, key=word)
 
 
 def _owner(found: str, name: str) -> str:

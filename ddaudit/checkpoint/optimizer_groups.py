@@ -19,8 +19,8 @@ _MANY = 50_000
 def words_of(made: Checkpoint, group: str) -> set[str]:
     """Names of the hyper-parameters in a group's ``param_groups``."""
     found = set()
-    for name in made.values:
-        if "param_groups" in name and group_of(name, "optimizer") == group:
+    for name, value in made.values.items():
+        if "param_groups" in name and value.value != [] and group_of(name, "optimizer") == group:
             found.update(name.split(".")[-2:])
     return found
 
@@ -58,12 +58,9 @@ def check_stateless(made: Checkpoint) -> None:
 
 def check_promises(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], group: str, *, numbered: bool) -> None:
     """Holds the states of one group against what its hyper-parameters and its loader need."""
-    words, ids = words_of(made, group), declared_ids(made, group)
+    words = words_of(made, group)
     some = next(iter(next(iter(by_owner.values())).values()))
-    twice = [str(i) for i, n in Counter(map(str, ids or [])).items() if n > 1]
-    if twice:
-        text = f"param_groups list parameter {twice[0]} more than once"
-        made.fault("optimizer.groups", text, file=some.file, key=twice[0], measured=len(twice), limit=0)
+    _check_twice(made, group)
     if numbered and not words and made.layout in TORCH_STYLE:
         text = "states are numbered, but no param_groups say which parameter has which number"
         made.fault("optimizer.groups", text, file=some.file, key="param_groups", measured=0, limit=1, unit="group")
@@ -78,6 +75,21 @@ def check_promises(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], gro
         made.fault("optimizer.state-missing", text, file=some.file, tensor=some.name, key="exp_avg_sq")
     if made.layout in TORCH_STYLE and is_adam(words) and len(by_owner) < _MANY:
         _check_steps(made, by_owner, group, some)
+
+
+def _check_twice(made: Checkpoint, group: str) -> None:
+    """No parameter is in two groups of one optimizer."""
+    listed: dict[str, Counter[str]] = {}
+    for name, value in made.values.items():
+        if name.endswith(".params") and "param_groups" in name and group_of(name, "optimizer") == group:
+            ids = value.value if isinstance(value.value, list) else []
+            listed.setdefault(f"{value.file}:{name.split('param_groups')[0]}", Counter()).update(map(str, ids))
+    for place, ids in listed.items():
+        twice = [i for i, n in ids.items() if n > 1]
+        if twice:
+            text = f"param_groups list parameter {twice[0]} more than once"
+            file = place.rsplit(":", 1)[0]
+            made.fault("optimizer.groups", text, file=file, key=twice[0], measured=len(twice), limit=0)
 
 
 def _check_steps(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], group: str, some: Tensor) -> None:

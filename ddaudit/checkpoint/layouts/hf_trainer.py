@@ -84,6 +84,10 @@ def _trainer_state(made: Checkpoint, state: dict[str, Any], args: dict[str, Any]
     for key in ("epoch", "max_steps", "num_train_epochs", "train_batch_size", "num_input_tokens_seen"):
         if isinstance(state.get(key), (int, float)):
             made.values[f"trainer_state.{key}"] = _value(f"trainer_state.{key}", state[key], full)
+    for key in ("epoch", "max_steps"):
+        if state and key not in state:
+            text = f"{STATE} has no {key}: the Trainer would go on from its default"
+            made.fault("complete.optional-missing", text, file=full, key=key)
     said, asked = state.get("max_steps"), args.get("max_steps")
     if type(said) is int and type(asked) is int and asked > 0 and said != asked:
         text = (
@@ -215,7 +219,5 @@ def _config(reader: Reader) -> None:
     config = reader.json("config.json")
     if isinstance(config, dict):
         reader.made.facts["config"] = {
-            key: config[key]
-            for key in ("torch_dtype", "dtype", "hidden_size", "vocab_size", "tie_word_embeddings", "model_type")
-            if isinstance(config.get(key), (str, int, bool))
+            key: config[key] for key in safetensors.CONFIG_KEYS if isinstance(config.get(key), (str, int, bool))
         }
