@@ -16,7 +16,7 @@ _EMBEDDINGS = (
     "embed_in.weight",
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|layer|blocks|block)\.(\d+)\.")
-_FEW = 10  # at most one weight in ten counts as the odd one
+_FEW = 3  # at most one weight in four counts as the odd one
 
 
 def check_configured(made: Checkpoint) -> None:

@@ -211,7 +211,7 @@ def _position_group(name: str) -> str:
     match = re.match(r"^(.*?(?:dp_)?rank_?\d+)(?:\.|$)", name)
     if match:
         return match[1]
-    match = re.match(r"^(.*?combined_loader\.\d+)\.", name)
+    match = re.match(r"^(.*?combined_loader\.\d+)\.", name) or re.match(r"^(dataloader\.[^.]+)\._", name)
     return match[1] if match else name.split(".", 1)[0]
 
 

@@ -69,7 +69,7 @@ def check_parts(made: Checkpoint) -> None:
                 made.fault(f"{area}.rank-lost", text, file=file, key=area)
 
 
-_PARTS = ("sampler", "schedule", "rng", "step", "optimizer", "model")
+_PARTS = ("sampler", "schedule", "rng", "step", "optimizer")
 
 
 def _step_area(name: str) -> str | None:

@@ -117,7 +117,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "optimizer.shape optimizer.dtype optimizer.state-missing optimizer.alias optimizer.master-mismatch",
     ),
     ("DEGRADED", "optimizer", "Keep moments in float32.", "optimizer.half"),
-    ("NOT-RESUMABLE", "model", _SAVE, "model.absent model.rank-lost"),
+    ("NOT-RESUMABLE", "model", _SAVE, "model.absent"),
     (
         "BROKEN",
         "model",
