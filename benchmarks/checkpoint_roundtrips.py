@@ -1,8 +1,8 @@
 """Fresh round trips with the real frameworks: each save is audited, and compared with its converted form.
 
-usage: checkpoint_roundtrips.py FOLDER [PYTHON ...]. Each framework runs in the first of the given interpreters (default:
-this one) that has it; the others are named as not run. None is a dependency of ddaudit. Exit 0 when all that ran are OK
-(or DEGRADED with a reason) and identical.
+usage: checkpoint_roundtrips.py FOLDER [PYTHON ...]. Each framework runs in the first of the given interpreters (by
+default this one) that has it; the others are named as not run. None is a dependency of ddaudit. Exit 0 when all that
+ran are OK (or DEGRADED with a reason) and identical.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index): return self.net(batch[0]).square().mean()
     def configure_optimizers(self): return torch.optim.AdamW(self.parameters())
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=4)
-quiet = {'logger': False, 'enable_progress_bar': False, 'enable_checkpointing': False}
-trainer = lightning.Trainer(max_steps=3, accelerator='cpu', **quiet)
-trainer.fit(Module(), data)
-trainer.save_checkpoint(sys.argv[1] + '/last.ckpt')
+from lightning.pytorch.callbacks import ModelCheckpoint
+saves = ModelCheckpoint(sys.argv[1], every_n_train_steps=3, save_last=True)
+lightning.Trainer(max_steps=4, accelerator='cpu', logger=False, enable_progress_bar=False, callbacks=[saves]).fit(
+    Module(), data)
 """
 ACCELERATE = (
     MODEL
@@ -156,11 +156,17 @@ from accelerate.utils import DataLoaderConfiguration
 class Progress:
     def state_dict(self): return {'steps': 3, 'epoch': 0}
     def load_state_dict(self, state): pass
-accelerator = Accelerator(cpu=True)
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+loader = torch.utils.data.DataLoader(list(range(32)), batch_size=4)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
-train(model, optimizer, 3)
-for _ in range(3): schedule.scheduler.step()
+model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
+for index, batch in enumerate(loader):
+    with accelerator.accumulate(model):
+        model(batch).logsumexp(-1).mean().backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    if index == 2: break
 accelerator.register_for_checkpointing(Progress())
 accelerator.save_state(sys.argv[1])
 """

@@ -12,6 +12,7 @@ from ddaudit.checkpoint.folder import Folder, open_folder
 from ddaudit.checkpoint.harvest import harvest
 from ddaudit.checkpoint.layouts import accelerate, finishing
 from ddaudit.checkpoint.layouts.torch_files import is_temporary
+from ddaudit.checkpoint.master import check_master
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.optimizer import optimizer_facts
 from ddaudit.checkpoint.passes import FullPass, Progress
@@ -112,7 +113,7 @@ def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tu
     values.check_scans(made, result.scans)
     values.check_ties(made, result.scans)
     check_tails(made, folder)
-    values.check_master(made, folder)
+    check_master(made, folder)
     assert prefix is not None
     return result.scans, result.bytes_read, result.crcs
 

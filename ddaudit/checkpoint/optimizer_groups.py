@@ -84,8 +84,8 @@ def _check_twice(made: Checkpoint, group: str) -> None:
         if name.endswith(".params") and "param_groups" in name and group_of(name, "optimizer") == group:
             ids = value.value if isinstance(value.value, list) else []
             listed.setdefault(f"{value.file}:{name.split('param_groups')[0]}", Counter()).update(map(str, ids))
-    for place, ids in listed.items():
-        twice = [i for i, n in ids.items() if n > 1]
+    for place, counts in listed.items():
+        twice = [i for i, n in counts.items() if n > 1]
         if twice:
             text = f"param_groups list parameter {twice[0]} more than once"
             file = place.rsplit(":", 1)[0]
@@ -138,9 +138,9 @@ def _check_last_rate(made: Checkpoint) -> None:
             rates[int(number)] = value.value
     if len(last) != 1 or len(rates) != len(last[0].value) or made.layout not in TORCH_STYLE:
         return
-    for number, told in enumerate(last[0].value):
-        have = rates.get(number)
+    for index, told in enumerate(last[0].value):
+        have = rates.get(index)
         if isinstance(told, float) and have is not None and not math.isclose(told, have, rel_tol=1e-6, abs_tol=1e-12):
-            text = f"the schedule set the rate of group {number} to {told:g}, the optimizer holds {have:g}: two saves?"
+            text = f"the schedule set the rate of group {index} to {told:g}, the optimizer holds {have:g}: two saves?"
             made.fault("step.rate", text, file=last[0].file, key=last[0].name, measured=have, limit=told)
             return

@@ -81,6 +81,9 @@ def _add(reader: Reader, value: Any, found: Any, name: str) -> None:
     add_tree(reader, value, found, reader.folder.source(name), "", full)
     state = value if isinstance(value, dict) else {}
     _promise(made)
+    if state.get("lr_schedulers") == []:
+        made.promises["schedule"] = "unsaved"
+        made.promise_notes["schedule"] = "the job registered none"
     made.facts["lightning"] = str(state.get(_VERSION, "?"))
     flat = {n: v.value for n, v in made.values.items()}
     _find_loops(made, flat, full)
