@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
 from ddaudit.checkpoint.collect import Options, collect
 from ddaudit.checkpoint.folder import Folder
@@ -167,12 +169,25 @@ def test_a_loader_needs_a_snapshot_of_each_worker(tmp_path: Path):
     assert "sampler.workers" in ids(audit(path))
 
 
+def test_a_rank_without_rows_is_no_fault(tmp_path: Path):
+    """Six rows over four ranks are two, two, two and none."""
+    folder = g.dcp(tmp_path / "step_6", {"model.w": torch.randn(6, 16)}, {}, ranks=4)
+    metadata = g.edit_metadata(folder)
+    raw = g.item(torch.empty(0, 16))
+    (folder / "__3_0.distcp").write_bytes(raw)
+    offsets = torch.Size([6, 0])
+    metadata.state_dict_metadata["model.w"].chunks.append(ChunkStorageMetadata(offsets, torch.Size([0, 16])))
+    metadata.storage_data[MetadataIndex("model.w", offsets, 3)] = _StorageInfo("__3_0.distcp", 0, len(raw))
+    g.write_metadata(folder, metadata)
+    assert ids(audit(folder)) == set()
+
+
 def test_names_alone_open_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = g.hf(tmp_path / "checkpoint-6")
     opened: list[str] = []
     monkeypatch.setattr(Folder, "_open", lambda self, full: opened.append(full))
     facts = collect(str(folder), Options(level="names")).facts
-    assert opened == [] and facts.layout == "hf-trainer" and facts.files == 7 and not facts.faults
+    assert opened == [] and facts.layout == "hf-trainer" and facts.files == 8 and not facts.faults
     (folder / "rng_state_0.pth").unlink()
     (folder / "optimizer.pt").write_bytes(b"")
     kinds = {f.kind for f in collect(str(folder), Options(level="names")).facts.faults}

@@ -22,7 +22,7 @@ _BIN = re.compile(r"^(pytorch_model|adapter_model)(-\d{5}-of-\d{5})?\.bin$")
 
 
 def detect(folder: Folder) -> bool:
-    if STATE in folder and (_is_trainers(folder) or any(n in folder for n in (*_OWN, "config.json"))):
+    if STATE in folder and (any(n in folder for n in (*_OWN, "config.json")) or _is_trainers(folder)):
         return True
     own = sum(n in folder for n in _OWN)
     named = _DIR.match(folder.name) and ("config.json" in folder or safetensors.detect(folder))
