@@ -22,6 +22,7 @@ _MARKERS = {
 }
 _DEEPSPEED = re.compile(r"^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_?optim_states\.pt$")
 _VERL = re.compile(r"^(model|optim|extra_state)_world_size_(\d+)_rank_(\d+)\.pt$")
+_STATES = re.compile(r"^(rng_state_|random_states_)(\d{1,6})(\.\w+)$")
 _GRID_MAX = 100_000
 
 
@@ -72,5 +73,9 @@ def _families(made: Checkpoint, folder: Folder) -> None:
             families.setdefault(ranked[0], []).append(ranked[1])
     made.facts["rank_families"] = {f: sorted(r) for f, r in families.items()}
     check_families(made)
+    states = [m for n in folder.here() if (m := _STATES.match(n))]
+    for rank in sorted(set(range(max((int(m[2]) for m in states), default=-1))) - {int(m[2]) for m in states}):
+        name = f"{states[0][1]}{rank}{states[0][3]}"
+        made.fault("rng.incomplete", f"{name} is missing", file=folder.full(name), rank=rank)
     if detect(folder):
         check_numbers(made, [n for n in folder.here() if n.endswith(".safetensors")])

@@ -191,4 +191,4 @@ def test_names_alone_open_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder / "rng_state_0.pth").unlink()
     (folder / "optimizer.pt").write_bytes(b"")
     kinds = {f.kind for f in collect(str(folder), Options(level="names")).facts.faults}
-    assert kinds == {"complete.rank-file-missing", "file.empty"}
+    assert kinds == {"rng.incomplete", "file.empty"}
