@@ -191,7 +191,8 @@ def _check_named(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], by_na
 def _check_homeless(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], by_name: dict[str, Tensor]) -> None:
     """Moments of a parameter that is not among the weights: the weight was lost, unless it is a tied one."""
     shapes = {t.shape for n, t in by_name.items() if "emb" in n}
-    homeless = [o for o in by_owner if o not in by_name and canonical_weight(o) not in by_name]
+    named = [o for o in by_owner if not _number(o).isdigit()]  # a number names a group or a flat buffer
+    homeless = [o for o in named if o not in by_name and canonical_weight(o) not in by_name]
     for owner in homeless[:1]:
         some = next(iter(by_owner[owner].values()))
         if owner.endswith(_HEADS) and (some.view or some.shape) in shapes:
