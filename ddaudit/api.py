@@ -17,6 +17,7 @@ from ddaudit.evidence import (
     DeviceReport,
     Evidence,
     Fit,
+    ForecastFacts,
     HostLoad,
     Interface,
     Job,
@@ -31,6 +32,7 @@ from ddaudit.evidence import (
     Meeting,
     Neighbour,
     PairTime,
+    Prediction,
     RankOutcome,
     RankPlace,
     RankStart,
@@ -54,7 +56,7 @@ from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fa
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
-from ddaudit.registry import NoParams, check, probe
+from ddaudit.registry import NoParams, check, exhibit, probe
 
 __all__ = [
     "EXAMPLE_JOB",
@@ -75,6 +77,7 @@ __all__ = [
     "Fault",
     "Finding",
     "Fit",
+    "ForecastFacts",
     "HostLoad",
     "IncidentFacts",
     "Interface",
@@ -97,6 +100,7 @@ __all__ = [
     "PairTime",
     "Plant",
     "Position",
+    "Prediction",
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
@@ -120,6 +124,7 @@ __all__ = [
     "check",
     "confirm",
     "draft",
+    "exhibit",
     "fail",
     "meaning_of",
     "ok",
