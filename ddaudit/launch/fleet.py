@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from ddaudit.launch.node import Node
 from ddaudit.launch.place import Place
 from ddaudit.launch.shipping import keep_piece
 from ddaudit.launch.states import Sample
-from ddaudit.launch.wire import Channel, Lost
+from ddaudit.launch.wire import Channel, Lost, listen
 from ddaudit.network import interface_of
 
 __all__ = ["Fleet", "Welcome"]
@@ -57,7 +55,7 @@ class Fleet:
         self._local_over = self._told_over = True
         self._next_ping = 0.0
         self._selector = selectors.DefaultSelector()
-        self._listener = _listen(place)
+        self._listener = listen(place.host, 0 if place.meeting else place.port)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     @property
@@ -328,25 +326,3 @@ class Fleet:
     def missing_agents(self) -> list[int]:
         """Node ranks that never said hello."""
         return [n for n in range(1, self.place.nnodes) if n not in self.nodes]
-
-
-def _listen(place: Place) -> socket.socket:
-    """Listens on the meeting point's address; on all where that is not this host's own, or a name of its loopback.
-    Torchrun serves its own store at the endpoint, so there the kernel picks a port."""
-    port = 0 if place.meeting else place.port
-    try:
-        family, _, _, _, address = socket.getaddrinfo(place.host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        what = f"the meeting point {place.host!r} is no known host ({error.strerror})"
-        raise LaunchProblem(what, fix="use its IP address") from None
-    exact = str(address[0])
-    doubtful = place.host != exact and (exact.startswith("127.") or exact == "::1")
-    for number, bound in enumerate(("", "") if doubtful else (exact, "")):
-        try:
-            return socket.create_server((bound, port), family=family, backlog=1024)
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL and number == 0:
-                continue
-            fix = "choose another port in --rdzv-endpoint; an earlier run may still hold this one"
-            raise LaunchProblem(f"cannot listen on port {port}: {error.strerror}", where=place.host, fix=fix) from None
-    raise AssertionError("one of the addresses was tried last")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import struct
@@ -9,7 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["Channel", "Lost"]
+from ddaudit.errors import LaunchProblem
+
+__all__ = ["Channel", "Lost", "listen"]
 
 HEAD = struct.Struct("!II")
 #: The orders of one node's ranks are the largest message; a piece of a file the largest payload.
@@ -104,3 +107,28 @@ class Channel:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listens on the meeting point's address; on all where that is not this host's own, or a name of its loopback.
+    Port 0 lets the kernel pick one.
+
+    Raises:
+        LaunchProblem: the host is not known, or the port is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        what = f"the meeting point {host!r} is no known host ({error.strerror})"
+        raise LaunchProblem(what, fix="use its IP address") from None
+    exact = str(address[0])
+    doubtful = host != exact and (exact.startswith("127.") or exact == "::1")
+    for number, bound in enumerate(("", "") if doubtful else (exact, "")):
+        try:
+            return socket.create_server((bound, port), family=family, backlog=1024)
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL and number == 0:
+                continue
+            fix = "choose another port in --rdzv-endpoint; an earlier run may still hold this one"
+            raise LaunchProblem(f"cannot listen on port {port}: {error.strerror}", where=host, fix=fix) from None
+    raise AssertionError("one of the addresses was tried last")
