@@ -108,9 +108,8 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="*", default=[256, 1024, 4096])
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
-    print(
-        f"{'ranks':>6} {'steps':>6} {'events MB':>10} {'seconds':>8} {'CPU s':>6} {'memory MB':>10} {'html kB':>8}  straggler"
-    )
+    heads = ("ranks", "steps", "events MB", "seconds", "CPU s", "memory MB", "html kB")
+    print(" ".join(f"{head:>9}" for head in heads), " straggler")
     good = True
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory() as root:
@@ -122,8 +121,8 @@ def main() -> int:
             right = code in (0, 1, 3) and page > 0 and named(folder, straggler)
             good = good and right and seconds < MAX_SECONDS and memory < MAX_BYTES and page < MAX_HTML
             told = "named" if right else f"NOT NAMED (exit {code})"
-            print(f"{ranks:>6} {options.steps:>6} {size / 1e6:>10.0f} {seconds:>8.1f} {cpu_s:>6.1f} {memory / 1e6:>10.0f} "
-                  f"{page / 1e3:>8.0f}  {told}", flush=True)  # fmt: skip
+            numbers = (ranks, options.steps, size / 1e6, seconds, cpu_s, memory / 1e6, page / 1e3)
+            print(" ".join(f"{number:>9.0f}" for number in numbers), "", told, flush=True)
     return 0 if good else 1
 
 
