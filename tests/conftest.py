@@ -12,6 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: Pages of runs that tests start are not looked at; those that are drawn for their pictures are rendered in tests/report.
+os.environ.setdefault("DDAUDIT_PICTURES", "0")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:

@@ -58,6 +58,7 @@ def render(
     color: bool = False,
     ascii_only: bool = False,
     verbosity: int = 0,
+    pictures: bool = True,
 ) -> str:
     """Renders a record; see :class:`~ddaudit.report.options.Options` for the keywords.
 
@@ -66,7 +67,7 @@ def render(
     """
     if format not in FORMATS:
         raise UsageProblem(f"no format is called {format!r}", fix=suggest(format, FORMATS))
-    options = Options(run_dir, tuple(template_folders), width, color, ascii_only, verbosity)
+    options = Options(run_dir, tuple(template_folders), width, color, ascii_only, verbosity, pictures)
     return FORMATS[format].function()(record, options)
 
 
