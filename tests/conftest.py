@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Pages of runs that tests start are not looked at; those that are drawn for their pictures are rendered in tests/report.
+#: Nobody looks at the pages of runs that tests start; tests/report renders those whose pictures are tested.
 os.environ.setdefault("DDAUDIT_PICTURES", "0")
 
 
