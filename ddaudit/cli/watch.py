@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from ddaudit.cli.common import json_option, load_packs, load_waivers, pack_options, waivers_option
+from ddaudit.cli.common import (
+    json_option,
+    load_packs,
+    load_waivers,
+    pack_options,
+    verbosity,
+    verbosity_options,
+    waivers_option,
+)
 from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.errors import UsageProblem
 
@@ -52,7 +60,7 @@ EXPECTED = {
 @waivers_option
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@verbosity_options
 @pack_options
 @json_option
 def command(words: tuple[str, ...], **options: Any) -> int:
@@ -117,7 +125,7 @@ def _tell(record: Any, run_dir: Path, options: dict[str, Any], folders: Sequence
         width=width,
         color=color,
         ascii_only=options["ascii_only"] or plain,
-        verbosity=-1 if options["quiet"] else 0,
+        verbosity=verbosity(options),
     )
     stream.write(text.rstrip("\n") + "\n")
     return int(record.exit_code)

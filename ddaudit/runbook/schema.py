@@ -53,7 +53,7 @@ def _open(part: dict[str, Any]) -> dict[str, Any]:
 
 def _worded(schema: dict[str, Any]) -> dict[str, Any]:
     """Any value may be a reference (``"$ranks"``) or, where it is a duration, words; those are strings."""
-    if schema.get("type") == "string" or "$ref" in schema:
+    if (schema.get("type") == "string" and "enum" not in schema) or "$ref" in schema:
         return schema
     words = {"pattern": "^\\$"} if "enum" in schema else {"minLength": 1}
     kept: dict[str, Any] = {key: schema.pop(key) for key in ("title", "description", "default") if key in schema}
