@@ -42,7 +42,9 @@ def _training(trace: TrainingTrace) -> dict[str, Any]:
         summary["checkpoint_path"] = saved[-1].path
     loss, wall, tokens = trace.series("loss_nats"), trace.series("step_s"), trace.series("tokens")
     if loss is not None and loss.size:
-        curve = np.nanmean(loss, axis=0) if np.isfinite(loss).any() else np.full(loss.shape[1], math.nan)
+        count = (~np.isnan(loss)).sum(axis=0)
+        with np.errstate(invalid="ignore"):  # of infinities of both signs
+            curve = np.where(count > 0, np.nansum(loss, axis=0) / np.maximum(count, 1), math.nan)
         summary |= {"first_loss_nats": float(curve[0]), "last_loss_nats": float(curve[-1])}
     if wall is not None and wall.shape[1] > 1:
         # The first step pays for allocation and lazy initialisation; the median of the rest is the steady state.
