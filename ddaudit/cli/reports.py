@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportTarget", "Target", "report_option", "write_asked"]
 
-#: ``0`` leaves pictures out of pages: a gate that nobody looks at saves their two seconds.
-PICTURES = "DDAUDIT_PICTURES"
 #: A format, and the file to write; None for its own name in the run folder.
 Target = tuple[str, Path | None]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,7 +73,7 @@ def write_asked(
         if path is None and run_dir is None:
             raise UsageProblem(f"--report {format}: this command keeps no run folder", fix=f"--report {format}:PATH")
         target = path or (run_dir or Path()) / report.FORMATS[format].file
-        pictures = environ.get(PICTURES) != "0"
+        pictures = environ.get(report.options.PICTURES) != "0"
         text = report.render(record, format, run_dir=run_dir, template_folders=folders, pictures=pictures)
         try:
             write_atomically(target, text)
