@@ -104,6 +104,9 @@ def main():
             module.weight = nn.Parameter(module.weight.detach().clone())
             module.bias = nn.Parameter(module.bias.detach().clone())
     peak = {{"no-op": 1e-30, "diverge": 900.0, "nan": 0.05}}.get(FAULT, 0.05)
+    if O.get("claim"):
+        base_lr, base_batch = 0.025, BATCH
+        peak = base_lr * (BATCH if FAULT == "lr-unscaled" else BATCH * world) / base_batch
     opt = torch.optim.SGD(net.parameters(), lr=peak, momentum=0.0 if FAULT in ("no-op", "diverge") else 0.9)
     if FAULT == "stale":
         model[-1] = nn.Linear(16, 4)

@@ -55,8 +55,69 @@ def cost(trace: TrainingTrace, script: WatchedScript, limits: ScriptLimits) -> I
                    remedy=Remedy(text="Time the loader alone; add workers, keep them (persistent_workers), or bring"
                                       " the data nearer."), **kept)  # fmt: skip
         return
-    found = _respawned(trace, script, step) or _oversubscribed(trace, script) or _one_rank(trace, limits)
+    found = (
+        _respawned(trace, script, step)
+        or _oversubscribed(trace, script)
+        or _collected(trace)
+        or _chatting(trace)
+        or _one_rank(trace, limits)
+        or _communicating(trace, script)
+    )
     yield found or ok(f"{told}; no rank does much more than the others", where=place(trace, row), **kept)
+
+
+def _collected(trace: TrainingTrace) -> Finding | None:
+    """Ranks that stop for Python's garbage collector in different updates wait for each other in turn."""
+    paused, step = recorded(trace, "gc_s"), recorded(trace, "step_s")
+    if paused is None or step is None or paused.shape[0] < 2 or paused.shape[1] < 12:
+        return None
+    paused, whole = np.nan_to_num(paused[:, 3:]), float(np.nansum(np.nanmedian(step[:, 3:], axis=0)))
+    long = paused > 0.02
+    together, apart = float(paused.max(axis=0).sum()), float(paused.sum(axis=1).max())
+    if (long.sum(axis=1) < 3).any() or together < 0.1 * whole or together < 1.4 * apart:
+        return None
+    counts = long.sum(axis=1).astype(int).tolist()
+    text = (
+        f"ranks stop for garbage collection in different updates ({counts} pauses): together {together / whole:.0%} of"
+        f" the run, {apart / whole:.0%} if they stopped together"
+    )
+    return warn("perf.gc-uncoordinated", text, measured=together / whole, unit="share of the run", limit=0.1,
+                limit_source="default: pauses beyond a tenth of the run", where=place(trace, 0),
+                remedy=Remedy(text="gc.disable(), and gc.collect() every so many updates on all ranks alike."))  # fmt: skip
+
+
+def _chatting(trace: TrainingTrace) -> Finding | None:
+    """Barriers and tiny collectives in every update: the least that any rank waits is what they cost by themselves."""
+    calls, spent, step = (recorded(trace, n) for n in ("tiny_calls", "tiny_s", "step_s"))
+    if calls is None or spent is None or step is None or calls.shape[0] < 2 or calls.shape[1] < 12:
+        return None
+    least = float(np.nanmedian(spent[:, 3:].min(axis=0)))
+    usual, count = float(np.nanmedian(step[:, 3:])), float(np.nanmedian(calls[:, 3:]))
+    if count < 2 or least < 0.005 or least < 0.25 * usual:
+        return None
+    text = f"{count:g} barriers or tiny collectives take {least * 1e3:.0f} of the {usual * 1e3:.0f} ms of an update"
+    return warn("perf.forced-sync", text, measured=least / usual, unit="share of the update", limit=0.25,
+                limit_source="default: a quarter of the update for counters and barriers", where=place(trace, 0),
+                remedy=Remedy(text="Drop barriers from the loop; reduce logged numbers every so many updates."))  # fmt: skip
+
+
+def _communicating(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
+    """The rank that waits least shows what the transfer itself takes: the others also wait for it."""
+    step, blocked = recorded(trace, "step_s"), recorded(trace, "comm_wait_s")
+    if step is None or step.shape[0] < 2 or step.shape[1] < 12 or len(script.ranks) < 2:
+        return None
+    usual = float(np.nanmedian(step[:, 3:]))
+    own = 0.0 if blocked is None else float(np.nanmedian(blocked[:, 3:].min(axis=0)))
+    reduced = min(sum(float(x["exposed_s"]) for x in rank.reductions) for rank in script.ranks)
+    passes = recorded(trace, "synced_passes")
+    reduced *= 1.0 if passes is None else float(np.nanmedian(passes))
+    share = (own + reduced) / usual if usual else 0.0
+    if share < 0.5 or own + reduced < 0.02:
+        return None
+    text = f"collectives that nothing hides take {share:.0%} of the update of {usual * 1e3:.0f} ms on every rank"
+    return warn("perf.communication-bound", text, measured=share, unit="share of the update", limit=0.5,
+                limit_source="default: more time for communication than for everything else", where=place(trace, 0),
+                remedy=Remedy(text="Accumulate more micro-batches per reduction, or reduce in 16 bits."))  # fmt: skip
 
 
 def _respawn(script: WatchedScript, seconds: float) -> str | None:
@@ -110,7 +171,7 @@ def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:
     parts = [recorded(trace, n) for n in ("backward_s", "comm_wait_s", "checkpoint_s")]
     if step is None or step.shape[0] < 2 or step.shape[1] < 12:
         return None
-    queued = recorded(trace, "run_wait_s")
+    queued = recorded(trace, "runqueue_s")
     parts.append(None if queued is None or np.nanmax(queued) == 0 else np.minimum(queued, step))
     own = step - sum(np.nan_to_num(p) for p in parts if p is not None)
     own, whole = own[:, 3:], step[:, 3:]

@@ -118,9 +118,39 @@ def _state(facts: ResumeFacts) -> Iterator[Finding]:
         text = f"the learning rate is {_number(facts.lr_after)} after resume; {_number(expected)} would continue"
         yield _finding(id, text, facts, "Load the scheduler's state, or set it to the stored step.",
                        measured=facts.lr_after, unit="1", limit=expected)  # fmt: skip
-    if facts.rng_equal is False and "rng" in facts.areas:
+    yield from _exact(facts)
+    if facts.rng_equal is False and "rng" in facts.areas and not _strangers(facts):
         yield _finding("resume.rng-changed", "random states after resume are not those that were saved", facts,
                        "Load every rank's own random state last, right before training goes on.")  # fmt: skip
+
+
+def _strangers(facts: ResumeFacts) -> list[int]:
+    """Ranks that put back the random state of another rank."""
+    return [rank for rank, whose in enumerate(facts.rng_of_rank) if whose is not None and whose != rank]
+
+
+def _exact(facts: ResumeFacts) -> Iterator[Finding]:
+    """State that was put back, and is not what was there when the checkpoint was saved."""
+    if facts.optimizer_equal is False and "optimizer" in facts.areas:
+        text = "the optimizer resumes with other moments than it had when the checkpoint was saved"
+        advice = "Save the optimizer after its last update, together with the model, and load it into the same one."
+        yield _finding("resume.optimizer-state-wrong", text, facts, advice)
+    if others := _strangers(facts):
+        text = (
+            f"rank(s) {', '.join(map(str, others))} resume with the random state of rank {facts.rng_of_rank[others[0]]}"
+        )
+        yield _finding("resume.rng-changed", text, facts, "Save every rank's random state and load its own.",
+                       measured=len(others), unit="ranks", limit=0)  # fmt: skip
+    if facts.params_equal is False:
+        text = "the first update after resume began with other parameters than those saved"
+        yield _finding("resume.not-exact", text, facts, "Load the model before the optimizer and leave it alone.")
+    elif facts.first_differs_in in ("loss", "parameters") and facts.rng_equal and facts.optimizer_equal:
+        text = (
+            f"{facts.first_differs_in} part from the uninterrupted run in update {facts.first_difference}, though"
+            " samples, learning rate, optimizer and random states go on as saved"
+        )
+        yield _finding("resume.not-exact", text, facts, "Look for state outside the checkpoint: buffers, EMA, masks.",
+                       measured=facts.first_difference, unit="update")  # fmt: skip
 
 
 @check(

@@ -105,6 +105,7 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
             "signal": ended.signal,
             "hang_s": ended.hang_s,
             "stacks": ended.stacks,
+            "guards": ended.guards,
             "cores": len(os.sched_getaffinity(0)),
             "expected": dict(asked.expected),
             "resume": None if resume is None else resume.model_dump(mode="json"),

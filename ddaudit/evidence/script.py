@@ -49,10 +49,17 @@ class ResumeFacts(BaseModel):
     params_equal: bool | None = None
     """Whether the first update after resume began with the parameters that were saved."""
     rng_equal: bool | None = None
+    optimizer_equal: bool | None = None
+    """Whether the optimizer began with the state that it had when the checkpoint was saved."""
+    rng_of_rank: tuple[int | None, ...] = ()
+    """For each rank: whose random state (as it was after the last update before the checkpoint) it put back; None where
+    it put none back or one that no rank had then."""
     overlap_updates: int = 0
     """Updates that both runs made after the checkpoint, so that they can be compared one by one."""
     first_difference: int | None = None
-    """First of those updates after which parameters differ."""
+    """First of those updates in which the two runs differ."""
+    first_differs_in: str | None = None
+    """In what: "samples", "learning rate", "loss" or "parameters", cause before effect."""
 
 
 class WatchedRank(BaseModel):
@@ -76,6 +83,8 @@ class WatchedRank(BaseModel):
     evaluated: Mapping[str, Mapping[str, Sequence[int]]] = {}
     graphs_alive: int = 0
     collectives: Mapping[str, Sequence[float]] = {}
+    reductions: tuple[Mapping[str, float], ...] = ()
+    """Per DDP wrapper: ``comm_s`` of a backward pass from the first bucket to the last, and its ``exposed_s``."""
     broken_hooks: Mapping[str, str] = {}
     threads: int = 0
     notes: Mapping[str, Any] = {}
@@ -92,6 +101,8 @@ class WatchedScript(JsonEvidence):
     hang_s: float | None = None
     """Seconds without progress after which the script was ended; None where it ended by itself."""
     stacks: Mapping[str, tuple[str, ...]] = {}
+    guards: Mapping[str, str] = {}
+    """Rank -> the place where it waited, for places that only some ranks reach by a condition on the rank."""
     cores: int | None = None
     expected: Mapping[str, int] = {}
     ranks: tuple[WatchedRank, ...] = ()

@@ -53,6 +53,11 @@ class Parameters:
             before = self._arrived.get(index)
             self._arrived[index] = part.clone() if before is None else before + part
 
+    @property
+    def arrived(self) -> bool:
+        """True when gradients other than zero arrived in the chosen slices."""
+        return any(bool((part != 0).any()) for part in self._arrived.values())
+
     def cleared(self) -> bool:
         """True when no chosen parameter holds a gradient other than zero."""
         held = [p.grad for p in self.chosen if p.grad is not None]

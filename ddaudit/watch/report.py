@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddaudit.evidence.events import EventWriter
 from ddaudit.redact import redact_text
+from ddaudit.watch import random_state
 from ddaudit.watch.checkpoints import optimizer_steps
 from ddaudit.watch.claims import Claims
 from ddaudit.watch.loaders import Batch
 from ddaudit.watch.placement import parallelism, place
+from ddaudit.watch.source import guarded
 from ddaudit.watch.windows import Window
 
 if TYPE_CHECKING:
@@ -130,6 +132,7 @@ class Reporter:
             evaluated={str(k): v for k, v in self._evaluated.items()},
             graphs_alive=sum(r() is not None for r in recorder.alive),
             collectives=self.sums,
+            reductions=recorder.guard.call("reductions", recorder.models.reductions) or [],
             broken_hooks={k: v[-600:] for k, v in recorder.guard.broken.items()},
             threads=int(recorder_threads()),
             notes={k: v for k, v in self.notes.items() if k not in ("rank", "world_size")},
@@ -153,6 +156,7 @@ class Reporter:
             "type": kind.__name__,
             "text": redact_text(str(error))[:400],
             "frames": [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[-6:]],
+            "guard": guarded((f.filename, f.lineno or 0) for f in reversed(frames)),
         }
 
 
@@ -191,15 +195,19 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
         **recorder.spent,
         "optimizer_s": max(0.0, now - window.entered - window.inside_s),
         "cpu_s": recorder.cpu_seconds(),
-        "run_wait_s": recorder.run_wait_seconds(),
+        "runqueue_s": recorder.runqueue_seconds(),
         "scale": window.backs[-1].scale if window.backs else math.nan,
         "rss_bytes": recorder.resident_bytes(),
         "graphs_alive": float(sum(r() is not None for r in recorder.alive)),
         "rng_digest": recorder.draws["before"],
         "rng_fetch_digest": recorder.draws["fetch"],
         "rng_forward_draws": recorder.draws["forward"],
+        "rng_after": float(random_state.torch_stream()),
         "collective_calls": recorder.moved["calls"],
         "collective_bytes": recorder.moved["bytes"],
+        "tiny_calls": recorder.moved["tiny_calls"],
+        "tiny_s": recorder.moved["tiny_s"],
+        "lost_grads": float(window.lost),
         "unscaled": float(window.unscaled),
     }
 

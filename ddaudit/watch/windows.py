@@ -55,6 +55,18 @@ class Window:
         self.backs.clear()
         self.parameters.forget()
 
+    @property
+    def unreduced(self) -> bool:
+        """FSDP2 keeps what it has not reduced yet out of sight: no gradient in place does not mean that it was
+        cleared."""
+        sharded = any(hasattr(p, "_local_tensor") for p in self.parameters.items[:1])
+        return sharded and bool(self.backs) and self.backs[-1].synced is False
+
+    @property
+    def lost(self) -> bool:
+        """Gradients arrived by backward, and the optimizer steps without any (or with zeros only)."""
+        return bool(self.backs) and self.parameters.arrived and self.parameters.cleared()
+
     def stepped(self) -> None:
         """Begins the next window."""
         self.updates += 1
