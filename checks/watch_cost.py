@@ -83,7 +83,7 @@ def _collected(trace: TrainingTrace) -> Finding | None:
     )
     return warn("perf.gc-uncoordinated", text, measured=together / whole, unit="share of the run", limit=0.1,
                 limit_source="default: pauses beyond a tenth of the run", where=place(trace, 0),
-                remedy=Remedy(text="gc.disable(), and gc.collect() every so many updates on all ranks alike."))  # fmt: skip
+                remedy=Remedy(text="gc.disable(), and gc.collect() in the same updates on all ranks."))  # fmt: skip
 
 
 def _chatting(trace: TrainingTrace) -> Finding | None:
@@ -98,7 +98,7 @@ def _chatting(trace: TrainingTrace) -> Finding | None:
     text = f"{count:g} barriers or tiny collectives take {least * 1e3:.0f} of the {usual * 1e3:.0f} ms of an update"
     return warn("perf.forced-sync", text, measured=least / usual, unit="share of the update", limit=0.25,
                 limit_source="default: a quarter of the update for counters and barriers", where=place(trace, 0),
-                remedy=Remedy(text="Drop barriers from the loop; reduce logged numbers every so many updates."))  # fmt: skip
+                remedy=Remedy(text="No barriers in the loop; reduce logged numbers every few updates."))  # fmt: skip
 
 
 def _communicating(trace: TrainingTrace, script: WatchedScript) -> Finding | None:

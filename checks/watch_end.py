@@ -77,8 +77,7 @@ def _kind(script: WatchedScript, uneven: bool, left: list[int], counts: list[int
         return "hang.loader", f"rank(s) {', '.join(loading)} wait for their loader: {shown}"
     if uneven or left:
         return "hang.uneven-inputs", f"ranks made {counts} updates: some left the loop while others wait for them"
-    where = {lines[0] if lines else "" for lines in script.stacks.values()}
-    if len(where) > 1:
+    if len({lines[0] if lines else "" for lines in script.stacks.values()}) > 1:
         return "hang.rank-conditional-collective", f"ranks wait at different places: {shown}"
     return "hang.rank-conditional-collective", f"ranks stopped in a collective that not all of them call: {shown}"
 

@@ -121,9 +121,7 @@ def _spike(trace: TrainingTrace, values: Table) -> Finding | None:
             break
     else:
         return None
-    text = (
-        f"the loss jumps to {values[at]:.4g} in update {trace.steps[at]}, {values[at] / usual:.1f} times those before"
-    )
+    text = f"the loss jumps to {values[at]:.4g} in update {trace.steps[at]}, {values[at] / usual:.0f} times the usual"
     return warn("loss.spike", text, measured=float(values[at] / usual), unit="times the median of five updates",
                 limit=8, limit_source="default: batches of one data set differ by less", where=place(trace, 0, at),
                 first_seen_step=trace.steps[at],

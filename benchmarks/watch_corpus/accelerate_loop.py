@@ -1,4 +1,5 @@
 """Accelerate: prepared loader, optimizer and scheduler, accumulation, evaluation with gather, save_state and resume."""
+
 import argparse
 
 import torch

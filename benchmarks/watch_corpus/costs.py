@@ -1,6 +1,4 @@
 """A plain DDP loop whose only interest is what its updates cost."""
-import os
-import time
 
 import torch
 import torch.distributed as dist
@@ -23,14 +21,21 @@ class Rows(Dataset):
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     torch.manual_seed(0)
     data = Rows()
     sampler = DistributedSampler(data)
     loader = DataLoader(data, 16, sampler=sampler, num_workers=1, persistent_workers=True)
     width = 256
-    model = DDP(nn.Sequential(nn.Linear(64, width), nn.ReLU(), *[nn.Linear(width, width) for _ in range(4)],
-                              nn.ReLU(), nn.Linear(width, 1)))
+    model = DDP(
+        nn.Sequential(
+            nn.Linear(64, width),
+            nn.ReLU(),
+            *[nn.Linear(width, width) for _ in range(4)],
+            nn.ReLU(),
+            nn.Linear(width, 1),
+        )
+    )
     opt = torch.optim.Adam(model.parameters(), lr=1e-3)
     seen = []
     for epoch in range(4):
@@ -43,8 +48,6 @@ def main():
             seen.append(loss.item())
     if rank == 0:
         print(f"{sum(seen[-5:]) / 5:.4f}")
-    time.sleep(0)
-    os.sync
 
 
 main()

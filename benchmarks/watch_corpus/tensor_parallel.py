@@ -1,4 +1,5 @@
 """Tensor parallelism over both ranks: the same batch on each, split linear layers, a replicated norm."""
+
 import torch
 import torch.distributed as dist
 from torch import nn

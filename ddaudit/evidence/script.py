@@ -75,6 +75,8 @@ class WatchedRank(BaseModel):
     optimizers: tuple[Mapping[str, Any], ...] = ()
     primary: int | None = None
     parameters: tuple[str, ...] = ()
+    replicated: tuple[bool, ...] = ()
+    """For each of ``parameters``: whether this rank holds a whole copy, not a shard."""
     unreduced: tuple[str, ...] = ()
     start_digests: tuple[int, ...] = ()
     claims: tuple[Mapping[str, Any], ...] = ()

@@ -81,7 +81,7 @@ class Models:
         """What DDP's own timers say about the backward pass of each wrapper that was called: seconds, averages."""
         found = []
         for wrapper in (r for r in self.roots.values() if isinstance(r, nn.parallel.DistributedDataParallel)):
-            told = wrapper._get_ddp_logging_data()  # type: ignore[operator]
+            told = wrapper._get_ddp_logging_data()  # type: ignore[no-untyped-call]
             comm = float(told.get("avg_backward_comm_time", 0))
             if comm > 0:
                 hidden = float(told.get("avg_backward_compute_comm_overlap_time", 0))
@@ -165,7 +165,8 @@ def reduces(module: nn.Module) -> bool | None:
     """Whether FSDP2 reduces gradients in the next backward pass; None for other modules."""
     if not hasattr(module, "_get_fsdp_state"):
         return None
-    states = (m._get_fsdp_state() for m in module.modules() if hasattr(m, "_get_fsdp_state"))
+    wrapped: list[Any] = [m for m in module.modules() if hasattr(m, "_get_fsdp_state")]
+    states = (m._get_fsdp_state() for m in wrapped)
     groups = (g for state in states for g in groups_of(state))
     found = next(groups, None)
     return None if found is None else bool(found.reduce_grads)

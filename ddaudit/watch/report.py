@@ -124,6 +124,7 @@ class Reporter:
             optimizers=[_optimizer(w, recorder) for w in recorder.windows.values()],
             primary=None if primary is None else primary.number,
             parameters=[] if primary is None else primary.parameters.names(names),
+            replicated=[] if primary is None else primary.parameters.replicated(),
             unreduced=[] if primary is None else _unreduced(recorder, primary, names),
             start_digests=self._start,
             claims=self.claims.found,
