@@ -31,14 +31,22 @@ def resume(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
         yield skip("not measured: this run loaded no checkpoint that a watched run under the same --out saved")
         return
     found = [*_missing(facts, script), *_data(facts), *_state(facts)]
+    found = found or list(_tested(facts))
     yield from found
     if not found:
         text = (
             f"resumed from {facts.earlier} at update {facts.saved_update}: no sample repeated, learning rate"
             f" {_number(facts.lr_before)} before and {_number(facts.lr_after)} after, optimizer at step"
             f" {facts.optimizer_steps_after or '?'}"
+            f"{_repeated(facts)}"
         )
         yield ok(text, measured=0, unit="faults", limit=0, limit_source="resuming continues exactly")
+
+
+def _repeated(facts: ResumeFacts) -> str:
+    if not facts.overlap_updates or facts.first_difference is not None:
+        return ""
+    return f", {facts.overlap_updates} updates equal to the uninterrupted run"
 
 
 def _number(value: float | None) -> str:
@@ -119,9 +127,30 @@ def _state(facts: ResumeFacts) -> Iterator[Finding]:
         yield _finding(id, text, facts, "Load the scheduler's state, or set it to the stored step.",
                        measured=facts.lr_after, unit="1", limit=expected)  # fmt: skip
     yield from _exact(facts)
-    if facts.rng_equal is False and "rng" in facts.areas and not _strangers(facts):
+    own = bool(facts.rng_of_rank) and all(whose == rank for rank, whose in enumerate(facts.rng_of_rank))
+    if facts.rng_equal is False and own and facts.tested:
+        text = (
+            "every rank's random state is put back, then drawn from before the first update (a new loader draws a seed)"
+        )
+        yield _finding("resume.rng-changed", text, facts, "Make the loader's iterator first, then load the states.")
+    elif facts.rng_equal is False and "rng" in facts.areas and not own and not _strangers(facts):
         yield _finding("resume.rng-changed", "random states after resume are not those that were saved", facts,
                        "Load every rank's own random state last, right before training goes on.")  # fmt: skip
+
+
+def _tested(facts: ResumeFacts) -> Iterator[Finding]:
+    """Runs that were made to be compared: whatever differs first is the finding."""
+    if not facts.tested or facts.first_differs_in is None:
+        return
+    names = {"samples": "resume.data-order-changed", "learning rate": "resume.lr-jump"}
+    text = (
+        f"the resumed run differs from the uninterrupted one in update {facts.first_difference}, first in its"
+        f" {facts.first_differs_in}; the checkpoint is of update {facts.saved_update}"
+    )
+    advice = "Save and restore sampler, loader, schedule, optimizer and random states of every rank."
+    after = (facts.first_difference or 0) - facts.saved_update
+    id = names.get(facts.first_differs_in, "resume.not-exact")
+    yield _finding(id, text, facts, advice, measured=after, unit="updates after the save")
 
 
 def _strangers(facts: ResumeFacts) -> list[int]:

@@ -36,6 +36,13 @@ EXPECTED = {
 )
 @click.option("--continues", metavar="RUN", help="The watched run that this one resumes, if it cannot be recognised.")
 @click.option(
+    "--resume-test",
+    is_flag=True,
+    help="Run through, run until killed after a checkpoint, resume: is the resumed run the same?",
+)
+@click.option("--save-cmd", metavar="CMD", help="With --resume-test: the command that is killed ({ckpt}: its folder).")
+@click.option("--resume-cmd", metavar="CMD", help="With --resume-test: the command that resumes ({ckpt}, {last}).")
+@click.option(
     "--hang-timeout",
     type=click.FloatRange(5.0),
     default=150.0,
@@ -61,6 +68,8 @@ def command(words: tuple[str, ...], **options: Any) -> int:
     from ddaudit.engine.journal import Settings
     from ddaudit.engine.watched import Watched, watch_command
 
+    if (options["save_cmd"] or options["resume_cmd"]) and not options["resume_test"]:
+        raise UsageProblem("--save-cmd and --resume-cmd belong to --resume-test")
     asked = Watched(
         argv=list(words),
         out=Path(options["out"]),
@@ -73,8 +82,15 @@ def command(words: tuple[str, ...], **options: Any) -> int:
         settings=Settings.model_validate({k: options[k] for k in ("fail_on", "strict", "warn_as_fail")}),
         to_stderr=options["as_json"],
     )
-    record, run_dir = watch_command(asked, load_packs(options["pack"], options["packs"]))
+    packs = load_packs(options["pack"], options["packs"])
+    record, run_dir = _resume_test(asked, options, packs) if options["resume_test"] else watch_command(asked, packs)
     return _tell(record, run_dir, options)
+
+
+def _resume_test(asked: Any, options: dict[str, Any], packs: Any) -> Any:
+    from ddaudit.engine.resumed import resume_test
+
+    return resume_test(asked, options["save_cmd"], options["resume_cmd"], packs)
 
 
 def _run_folder(given: str | None) -> Path | None:

@@ -47,6 +47,9 @@ class Watched:
     hang_s: float = 150.0
     expected: Mapping[str, int] = field(default_factory=dict)
     continues: Path | None = None
+    through: Path | None = None
+    """A run of the same command that was not interrupted, to compare with after the checkpoint."""
+    tested: bool = False
     settings: Settings = field(default_factory=Settings)
     to_stderr: bool = False
     device: str = "cpu"
@@ -97,7 +100,9 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
     env = environment(folder, asked.every, os.environ)
     ended = run_command(asked.argv, env, folder, to_stderr=asked.to_stderr, hang_s=asked.hang_s)
     streams = read_streams(folder)
-    resume = join(asked.out.absolute(), run_dir, streams, asked.continues)
+    resume = join(asked.out.absolute(), run_dir, streams, asked.continues, asked.through)
+    if resume is not None and asked.tested:
+        resume = resume.model_copy(update={"tested": True})
     with EventWriter(folder / "watch.jsonl") as writer:
         script = {
             "argv": redact_argv(asked.argv),

@@ -58,6 +58,8 @@ class ResumeFacts(BaseModel):
     """Updates that both runs made after the checkpoint, so that they can be compared one by one."""
     first_difference: int | None = None
     """First of those updates in which the two runs differ."""
+    tested: bool = False
+    """Whether the runs were made to be compared: then any difference counts."""
     first_differs_in: str | None = None
     """In what: "samples", "learning rate", "loss" or "parameters", cause before effect."""
 

@@ -51,8 +51,13 @@ class _Run:
         return float(table[row, column])
 
 
-def join(root: Path, run_dir: Path, streams: Sequence[Stream], continues: Path | None) -> ResumeFacts | None:
-    """Facts about resuming, or None when this run loaded nothing that a watched run under ``root`` saved."""
+def join(
+    root: Path, run_dir: Path, streams: Sequence[Stream], continues: Path | None, through: Path | None = None
+) -> ResumeFacts | None:
+    """Facts about resuming, or None when this run loaded nothing that a watched run under ``root`` saved.
+
+    ``through`` is a run of the same command that went on: its updates after the checkpoint are what the resumed run
+    should repeat, provided that it equals the interrupted run up to there."""
     mine = _read(streams, run_dir.name)
     if mine is None:
         return None
@@ -66,8 +71,22 @@ def join(root: Path, run_dir: Path, streams: Sequence[Stream], continues: Path |
         saves = [c for rank in other.script.ranks for c in rank.checkpoints if c["action"] == "save"]
         matching = [c for c in saves if c.get("digest") in digests] or (saves[-1:] if continues is not None else [])
         if matching:
-            return _facts(mine, other, matching[-1], loads)
+            return _facts(mine, _extended(other, through), matching[-1], loads)
     return None
+
+
+def _extended(other: _Run, through: Path | None) -> _Run:
+    """The interrupted run with the updates of the one that went on."""
+    whole = None if through is None else _read(read_streams(through / "events" / "script"), through.name)
+    if whole is None:
+        return other
+    columns = {step: i for i, step in enumerate(whole.trace.steps)}
+    same = [
+        not any(_differs(other, whole, row, i, columns[step], "parameters") for row in _common(other, whole))
+        for i, step in enumerate(other.trace.steps)
+        if step in columns
+    ]
+    return _Run(whole.trace, other.script, other.name) if same and all(same) else other
 
 
 def _earlier(root: Path, run_dir: Path) -> list[Path]:

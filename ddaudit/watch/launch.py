@@ -54,10 +54,19 @@ def environment(folder: Path, every: int, base: Mapping[str, str]) -> dict[str, 
     return {**base, **ours, "DDAUDIT_WATCH_EVERY": str(every)}
 
 
-def run_command(argv: Sequence[str], env: Mapping[str, str], folder: Path, *, to_stderr: bool, hang_s: float) -> Ended:
+def run_command(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    folder: Path,
+    *,
+    to_stderr: bool,
+    hang_s: float,
+    until_saved: bool = False,
+) -> Ended:
     """Runs ``argv`` with this process's stdin, stdout and stderr (``to_stderr``: its stdout goes to our stderr).
 
-    Ends it when for ``hang_s`` seconds no rank wrote an event and no process of it used the CPU.
+    With ``until_saved`` it is killed, with all that it started, once a checkpoint was saved and two updates more were
+    made. Otherwise ends it when for ``hang_s`` seconds no rank wrote an event and no process of it used the CPU.
 
     Raises:
         UsageProblem: the program is not there or cannot be started.
@@ -71,18 +80,21 @@ def run_command(argv: Sequence[str], env: Mapping[str, str], folder: Path, *, to
     except OSError as error:
         raise UsageProblem(f"the program {argv[0]!r} did not start: {error.strerror}") from error
     with _forwarding(process):
-        ended = _wait(process, folder, hang_s)
+        ended = _wait(process, folder, hang_s, until_saved)
     ended.seconds = time.monotonic() - began
     return ended
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, hang_s: float) -> Ended:
+def _wait(process: subprocess.Popen[bytes], folder: Path, hang_s: float, until_saved: bool = False) -> Ended:
     seen, since, looked = _progress(process.pid, folder), time.monotonic(), time.monotonic()
     while True:
         try:
             code = process.wait(POLL_S)
         except subprocess.TimeoutExpired:
             now = time.monotonic()
+            if until_saved and _saved(folder):
+                _kill(process)
+                return Ended(128 + signal.SIGKILL, "SIGKILL")
             if now - looked < LOOK_S:
                 continue
             fresh = _progress(process.pid, folder)
@@ -123,15 +135,36 @@ def _end_hung(process: subprocess.Popen[bytes], folder: Path, seconds: float) ->
             os.kill(pid, signal.SIGUSR2)
     time.sleep(1.0)  # the stacks are written by a signal handler in another process: there is no event to wait for
     stacks = _stacks(folder)
-    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    family = _family(process)
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_S)
-    for member in family:
+    _kill(process, family)
+    return Ended(124, None, seconds, stacks, _guards(stacks))
+
+
+def _saved(folder: Path) -> bool:
+    """True when a rank told of a saved checkpoint and has made two updates since."""
+    for stream in read_streams(folder):
+        told = stream.of("watched")
+        saves = [int(c["update"]) for e in told for c in e.get("checkpoints", ()) if c.get("action") == "save"]
+        if saves and max((int(e["step"]) for e in stream.of("step")), default=-1) >= min(saves) + 1:
+            return True
+    return False
+
+
+def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    return []
+
+
+def _kill(process: subprocess.Popen[bytes], family: Sequence[psutil.Process] | None = None) -> None:
+    """Kills the command and what it started, launcher last, so that it cannot start ranks anew."""
+    for member in _family(process) if family is None else family:
         with contextlib.suppress(psutil.Error):
             member.kill()
     process.wait()
-    return Ended(124, None, seconds, stacks, _guards(stacks))
 
 
 def _pids(folder: Path) -> dict[int, int]:

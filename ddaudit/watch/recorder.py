@@ -80,15 +80,21 @@ class Recorder:
         window = self.window(optimizer)
         if _only_initialises(window, closure):
             return
-        if self.primary is None:
-            known = list(self.windows.values())
-            self.primary = max(known, key=lambda w: (w.parameters.numel, -w.number))
-            self.reporter.begin(self)
-            self.reporter.notes["state_loaded"] = checkpoints.state_digest(optimizer)
-            self.reporter.start_digests(window.parameters.digests() if window is self.primary else [])
+        self._elect(window)
         window.entered = time.perf_counter()
         if not closure:
             self._read_stepped(window)
+
+    def _elect(self, window: Window) -> None:
+        """Chooses the optimizer whose updates count: the largest one, unless it is never used."""
+        idle = self.primary is not None and not self.primary.updates and window.updates > 0
+        if self.primary is not None and not idle:
+            return
+        known = [window] if idle else list(self.windows.values())
+        self.primary = max(known, key=lambda w: (w.parameters.numel, w is window, -w.number))
+        self.reporter.begin(self)
+        self.reporter.notes["state_loaded"] = checkpoints.state_digest(window.optimizer)
+        self.reporter.start_digests(window.parameters.digests() if window is self.primary else [])
 
     def _read_stepped(self, window: Window) -> None:
         window.parameters.read("stepped")

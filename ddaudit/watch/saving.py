@@ -28,6 +28,7 @@ def watch_saving(recorder: Recorder) -> None:
         if found is not None and len(recorder.reporter.saves) < MAX_NOTED:
             recorder.reporter.saves.append(found | {"rank": recorder.distributed[0]})
             recorder.spent["checkpoint_s"] += seconds
+            recorder.reporter.summary(recorder)  # a rank that is killed now has told of it
 
     def save(original: Callable[..., Any]) -> Callable[..., Any]:
         def saving(item: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
