@@ -46,6 +46,13 @@ def readers(trace: TrainingTrace, script: WatchedScript) -> int | None:
     return world(trace) if every and (all(shared) or _reduced_by_hand(trace)) else None
 
 
+def warmup_updates(values: Table) -> int | None:
+    """Updates before a learning rate [update] first comes within 1 % of its peak; None where the peak is its last."""
+    peak = float(np.nanmax(values))
+    reached = int(np.flatnonzero(values >= 0.99 * peak)[0])
+    return None if peak <= 0 or reached == len(values) - 1 else reached
+
+
 def _reduced_by_hand(trace: TrainingTrace) -> bool:
     moved, grads, arrived = recorded(trace, "collective_bytes"), trace.array("grad_digests"), trace.array("grad_slices")
     if moved is None or grads is None or arrived is None or not trace.job.parameters:

@@ -129,9 +129,7 @@ def _state(facts: ResumeFacts) -> Iterator[Finding]:
     yield from _exact(facts)
     own = bool(facts.rng_of_rank) and all(whose == rank for rank, whose in enumerate(facts.rng_of_rank))
     if facts.rng_equal is False and own and facts.tested:
-        text = (
-            "every rank's random state is put back, then drawn from before the first update (a new loader draws a seed)"
-        )
+        text = "random states are put back, then drawn from before the first update (a new loader draws a seed)"
         yield _finding("resume.rng-changed", text, facts, "Make the loader's iterator first, then load the states.")
     elif facts.rng_equal is False and "rng" in facts.areas and not own and not _strangers(facts):
         yield _finding("resume.rng-changed", "random states after resume are not those that were saved", facts,

@@ -1,5 +1,4 @@
 """Accelerate: prepared loader, optimizer and scheduler, accumulation, evaluation with gather, save_state and resume."""
-
 import argparse
 
 import torch

@@ -1,5 +1,4 @@
 """No wrapper: gradients are averaged by hand in flat buckets; SGD with momentum and a hand-written schedule."""
-
 import os
 
 import torch

@@ -1,5 +1,4 @@
 """Character model: DDP, accumulation with no_sync, warm-up and cosine, clipping, dropout, exact resume."""
-
 import argparse
 import math
 import os
@@ -95,18 +94,8 @@ def main():
             if rank == 0 and it % 10 == 0:
                 print(f"iter {it} loss {loss.item() * a.grad_accum:.4f} lr {sched.get_last_lr()[0]:.2e}")
             if a.out and it == a.stop:
-                torch.save(
-                    {
-                        "model": model.module.state_dict(),
-                        "opt": opt.state_dict(),
-                        "sched": sched.state_dict(),
-                        "it": it,
-                        "epoch": epoch,
-                        "done": done,
-                        "rng": torch.get_rng_state(),
-                    },
-                    path,
-                )
+                torch.save({"model": model.module.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict(),
+                            "it": it, "epoch": epoch, "done": done, "rng": torch.get_rng_state()}, path)
                 return
             if it == a.iters:
                 break

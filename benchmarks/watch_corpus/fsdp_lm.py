@@ -1,5 +1,4 @@
 """FSDP2: per-layer fully_shard, accumulation, clipping, distributed checkpoint, resume."""
-
 import argparse
 import contextlib
 
@@ -88,9 +87,8 @@ def main():
             step += 1
             if args.ckpt and step == args.save_at:
                 msd, osd = get_state_dict(model, opt)
-                dcp.save(
-                    {"model": msd, "optim": osd, "sched": warm.state_dict(), "step": step}, checkpoint_id=args.ckpt
-                )
+                dcp.save({"model": msd, "optim": osd, "sched": warm.state_dict(), "step": step},
+                         checkpoint_id=args.ckpt)
                 dist.destroy_process_group()
                 return
             if step >= total:

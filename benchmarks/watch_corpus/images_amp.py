@@ -1,5 +1,4 @@
 """Small images: DDP, SyncBatchNorm, bf16 autocast, workers that augment, validation, GradScaler checkpoint and resume."""
-
 import argparse
 import os
 import random
@@ -51,24 +50,11 @@ def main():
     order = torch.randperm(len(full), generator=torch.Generator().manual_seed(42)).tolist()
     train_set, val_set = Subset(full, order[64:]), Subset(full, order[:64])
     sampler = DistributedSampler(train_set, shuffle=True)
-    train = DataLoader(
-        train_set,
-        8,
-        sampler=sampler,
-        num_workers=2,
-        worker_init_fn=seed_worker,
-        persistent_workers=True,
-        drop_last=True,
-    )
+    train = DataLoader(train_set, 8, sampler=sampler, num_workers=2, worker_init_fn=seed_worker,
+                       persistent_workers=True, drop_last=True)
     val = DataLoader(val_set, 32)
-    net = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(128, 4),
-    )
+    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(4),
+                        nn.Flatten(), nn.Linear(128, 4))
     net = DDP(net)
     opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=a.epochs * len(train))
@@ -101,16 +87,8 @@ def main():
         if rank == 0:
             print(f"epoch {epoch} val acc {right.item() / len(val_set) / world:.3f}")
             if a.work_dir and epoch + 1 == a.stop_epoch:
-                torch.save(
-                    {
-                        "net": net.module.state_dict(),
-                        "opt": opt.state_dict(),
-                        "sched": sched.state_dict(),
-                        "scaler": scaler.state_dict(),
-                        "epoch": epoch + 1,
-                    },
-                    os.path.join(a.work_dir, "last.pth"),
-                )
+                torch.save({"net": net.module.state_dict(), "opt": opt.state_dict(), "sched": sched.state_dict(),
+                            "scaler": scaler.state_dict(), "epoch": epoch + 1}, os.path.join(a.work_dir, "last.pth"))
         if epoch + 1 == a.stop_epoch:
             break
     dist.barrier()

@@ -1,5 +1,4 @@
 """Lightning: accumulation, step-wise scheduler, checkpoint callback, resume by ckpt_path."""
-
 import argparse
 import warnings
 
@@ -46,24 +45,11 @@ def main():
     data = TensorDataset(x, x.prod(1, keepdim=True) + x[:, :1])
     train, val = torch.utils.data.random_split(data, [512, 128], torch.Generator().manual_seed(1))
     trainer = L.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        max_steps=a.until or a.max_steps,
-        accumulate_grad_batches=2,
-        default_root_dir=a.dir,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(
-        Regressor(a.max_steps),
-        DataLoader(train, 8, shuffle=True, drop_last=True),
-        DataLoader(val, 32),
-        ckpt_path=a.ckpt_path,
-    )
+        accelerator="cpu", devices=2, strategy="ddp", max_steps=a.until or a.max_steps, accumulate_grad_batches=2,
+        default_root_dir=a.dir, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0)
+    trainer.fit(Regressor(a.max_steps), DataLoader(train, 8, shuffle=True, drop_last=True), DataLoader(val, 32),
+                ckpt_path=a.ckpt_path)
     if a.until:
         trainer.save_checkpoint(f"{a.dir}/last.ckpt")
 

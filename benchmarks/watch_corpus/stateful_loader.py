@@ -1,5 +1,4 @@
 """torchdata's StatefulDataLoader under DDP: every rank saves and loads the state of its own loader."""
-
 import argparse
 import pathlib
 
@@ -56,16 +55,9 @@ def main():
             opt.step()
             step += 1
             if step == a.pause:
-                torch.save(
-                    {
-                        "model": model.state_dict(),
-                        "optimizer": opt.state_dict(),
-                        "loader": loader.state_dict(),
-                        "step": step,
-                        "epoch": epoch,
-                    },
-                    a.folder / f"state_{rank}.pt",
-                )
+                torch.save({"model": model.state_dict(), "optimizer": opt.state_dict(),
+                            "loader": loader.state_dict(), "step": step, "epoch": epoch},
+                           a.folder / f"state_{rank}.pt")
                 dist.barrier()
                 return
         epoch += 1

@@ -1,5 +1,4 @@
 """IterableDataset sharded by rank and worker, a step budget instead of epochs, ReduceLROnPlateau on the mean loss."""
-
 import torch
 import torch.distributed as dist
 from torch import nn

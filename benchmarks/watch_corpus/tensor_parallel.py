@@ -1,5 +1,4 @@
 """Tensor parallelism over both ranks: the same batch on each, split linear layers, a replicated norm."""
-
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -18,7 +18,7 @@ from ddaudit.record import Record
 from ddaudit.watch.launch import environment, run_command
 from ddaudit.watch.legs import Legs, legs, saved_path
 
-__all__ = ["resume_test"]
+__all__ = ["resume_test", "words"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def resume_test(asked: Watched, save: str | None, resume: str | None, packs: Pac
         UsageProblem: it cannot be told where checkpoints go or how to resume.
         LaunchProblem: no checkpoint was saved.
     """
-    chosen = legs(asked.argv, _words(save, "--save-cmd"), _words(resume, "--resume-cmd"))
+    chosen = legs(asked.argv, words(save, "--save-cmd"), words(resume, "--resume-cmd"))
     base = (asked.out / asked.run_id).absolute()
     whole, saved = (base.with_name(f"{asked.run_id}-{name}") for name in ("whole", "saved"))
     places = {run: run / "checkpoints" for run in (whole, saved)}
@@ -56,16 +56,17 @@ def resume_test(asked: Watched, save: str | None, resume: str | None, packs: Pac
     return found
 
 
-def _words(line: str | None, option: str) -> list[str] | None:
+def words(line: str | None, option: str) -> list[str] | None:
+    """A command line as words; UsageProblem where a quote is left open or nothing is in it."""
     if line is None:
         return None
     try:
-        words = shlex.split(line)
+        found = shlex.split(line)
     except ValueError as error:
         raise UsageProblem(f"{option}: {error}", where=line) from error
-    if not words:
+    if not found:
         raise UsageProblem(f"{option} is empty")
-    return words
+    return found
 
 
 def _hint(chosen: Legs) -> str:

@@ -24,6 +24,7 @@ from ddaudit.record import Record
 from ddaudit.redact import learn, redact_argv, secrets_of
 from ddaudit.runbook import load_runbook, make_plan
 from ddaudit.runbook.model import Plan, PlannedStep
+from ddaudit.watch.companion import other_run
 from ddaudit.watch.join import join
 from ddaudit.watch.launch import Ended, environment, run_command
 
@@ -50,6 +51,10 @@ class Watched:
     through: Path | None = None
     """A run of the same command that was not interrupted, to compare with after the checkpoint."""
     tested: bool = False
+    baseline: Path | None = None
+    """A watched run of the code as it was before the change."""
+    single: Path | None = None
+    """A watched run of the same command on one rank."""
     settings: Settings = field(default_factory=Settings)
     to_stderr: bool = False
     device: str = "cpu"
@@ -113,6 +118,8 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
             "guards": ended.guards,
             "cores": len(os.sched_getaffinity(0)),
             "expected": dict(asked.expected),
+            "baseline": _other(asked.baseline),
+            "single": _other(asked.single),
             "resume": None if resume is None else resume.model_dump(mode="json"),
         }
         writer.emit("script", script=script)
@@ -121,6 +128,11 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
     kept: dict[str, Any] = {"started": started, "seconds": round(ended.seconds, 3), "folder": step.id}
     state, reason = ("done", None) if reported else ("failed", NO_RANK)
     return ended, Outcome(step, state, reason, **kept, evidence=evidence, damage=damage)  # type: ignore[arg-type]
+
+
+def _other(folder: Path | None) -> dict[str, Any] | None:
+    found = None if folder is None else other_run(read_streams(folder / "events" / "script"), folder.name)
+    return None if found is None else found.model_dump(mode="json")
 
 
 def _concluded(run_dir: Path, plan: Plan, judged: Judged, digest: str, ended: Ended) -> Record:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from ddaudit.evidence.base import JsonEvidence
 from ddaudit.evidence.events import Stream
 
-__all__ = ["ResumeFacts", "WatchedRank", "WatchedScript"]
+__all__ = ["OtherRun", "ResumeFacts", "WatchedRank", "WatchedScript"]
 
 
 class ResumeFacts(BaseModel):
@@ -64,6 +64,23 @@ class ResumeFacts(BaseModel):
     """In what: "samples", "learning rate", "loss" or "parameters", cause before effect."""
 
 
+class OtherRun(BaseModel):
+    """A second watched run of the script to compare with: of another branch, or on one device."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    ranks: int
+    samples: float | None = None
+    """Samples per update over all ranks; None where ranks are not known to read different data."""
+    optimizer: str | None = None
+    peak_lr: float | None = None
+    warmup_updates: int | None = None
+    """Updates before the learning rate first reaches its peak."""
+    losses: tuple[float, ...] = ()
+    """Loss of each update as the script computes it, mean over ranks; NaN where it was none."""
+
+
 class WatchedRank(BaseModel):
     """The summary that one rank wrote last. See :mod:`ddaudit.watch.report` for the mappings' keys."""
 
@@ -112,6 +129,10 @@ class WatchedScript(JsonEvidence):
     ranks: tuple[WatchedRank, ...] = ()
     workers: tuple[Mapping[str, Any], ...] = ()
     resume: ResumeFacts | None = None
+    baseline: OtherRun | None = None
+    """The run given as ``--baseline``."""
+    single: OtherRun | None = None
+    """The same command on one rank (``--compare-single``)."""
 
     @classmethod
     def assemble(cls, streams: Sequence[Stream]) -> Self | None:
