@@ -64,7 +64,7 @@ def _missing(facts: ResumeFacts, script: WatchedScript) -> Iterator[Finding]:
     for area in facts.earlier_areas:
         if area not in MISSING or area in facts.areas or (area == "rng" and framework(script)):
             continue
-        if area == "scheduler" and not _lr_off(facts):
+        if area == "scheduler" and not _lr_off(facts) and _jumps(facts) is None:
             continue  # the schedule may be a function of the stored step
         if area == "rng" and facts.rng_equal:
             continue
@@ -118,7 +118,21 @@ def _lr_off(facts: ResumeFacts) -> bool:
     return abs(after - before) > 0.5 * max(abs(before), abs(after))
 
 
+def _jumps(facts: ResumeFacts) -> float | None:
+    """A learning rate among the first after resume that is far from the last one, though that one moved slowly."""
+    before, pace = facts.lr_before, facts.lr_pace
+    if not before or pace is None or not 0.9 < pace < 1.1 or _lr_off(facts):
+        return None
+    return next((x for x in facts.lr_soon[1:] if not 0.5 < x / before < 2.0), None)
+
+
 def _state(facts: ResumeFacts) -> Iterator[Finding]:
+    if (later := _jumps(facts)) is not None:
+        text = (
+            f"the learning rate goes from {_number(facts.lr_before)} to {_number(later)} within four updates of resume"
+        )
+        yield _finding("resume.lr-reset", text, facts, "Load the scheduler's state: it starts its schedule anew.",
+                       measured=later, unit="1", limit=facts.lr_before)  # fmt: skip
     if _lr_off(facts):
         expected = facts.lr_before if facts.lr_expected is None else facts.lr_expected
         first = facts.lr_first is not None and abs((facts.lr_after or 0.0) - facts.lr_first) <= 1e-6 * facts.lr_first

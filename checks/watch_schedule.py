@@ -127,7 +127,8 @@ def rate_for_batch(trace: TrainingTrace, script: WatchedScript) -> Iterator[Find
         yield skip("not measured: needs a script that names one base learning rate and the batch it is meant for")
         return
     (base, source), batch = next(iter(rates.items())), next(iter(batches))
-    k, ratio = measured / batch, float(np.nanmax(table)) / base
+    # A short run may end before the peak: the rate that the schedule multiplies counts then.
+    k, ratio = measured / batch, max(float(np.nanmax(table)), trace.job.lr or 0.0) / base
     right = (k, k**0.5)
     told = f"peak learning rate {ratio:.4g} times the base {base:.4g}, batch {measured:g} is {k:.4g} times {batch}"
     kept = {"measured": ratio, "unit": "times the base rate", "limit": k, "limit_source": f"{source}, batch {batch}"}

@@ -140,12 +140,9 @@ def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     if world(trace) < 2 or trace.job.parallel == "sharded" or grads is None or params is None:
         yield skip("not measured: no two ranks replicate the same parameters")
         return
-    if not compared(params).any():
-        yield skip("not measured: needs parameters of two or more ranks")
-        return
     copies = _copies(trace, script, params.shape[2])
-    if not copies.any():
-        yield skip("not measured: every parameter is split between the ranks")
+    if not copies.any() or not compared(params).any():
+        yield skip("not measured: every parameter is split between the ranks, or only one rank recorded")
         return
     differs = differing(params) & copies
     apart = np.asarray(differs.any(axis=1))

@@ -44,6 +44,10 @@ class ResumeFacts(BaseModel):
     lr_before: float | None = None
     lr_expected: float | None = None
     lr_after: float | None = None
+    lr_soon: tuple[float, ...] = ()
+    """Learning rates of the first four updates after resume: a schedule that starts anew shows after its first tick."""
+    lr_pace: float | None = None
+    """Learning rate of the last update before the checkpoint over that of the one before it."""
     optimizer_steps_before: int | None = None
     optimizer_steps_after: int | None = None
     params_equal: bool | None = None

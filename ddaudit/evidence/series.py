@@ -67,6 +67,7 @@ WATCHED: dict[str, tuple[str, str]] = {
     "bypassed": ("1", "backward calls for which the wrapped module was called without its wrapper"),
     "clips": ("1", "calls of torch's gradient clipping"),
     "early_clips": ("1", "of those, calls while gradients were still multiplied by a gradient scaler"),
+    "local_clips": ("1", "of the clips, those of unreduced gradients to which a later backward pass added"),
     "clip_norm": ("1", "gradient norm that clipping returned"),
     "clip_limit": ("1", "norm or value that clipping was asked for"),
     "unscaled": ("1", "1 where a gradient scaler was asked to unscale before the update"),

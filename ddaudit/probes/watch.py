@@ -24,8 +24,8 @@ __all__ = ["WatchParams", "watch"]
 
 class WatchParams(BaseModel):
     """``script`` runs as ``__main__`` with ``argv``. With ``twice`` it first runs once in a process of its own: as the
-    leg that saves a checkpoint, or where it saves none as the run to compare with. ``label`` is for the reader. ``ddaudit
-    watch`` itself runs any command instead."""
+    leg that saves a checkpoint, or where it saves none as the run to compare with. ``label`` is for the reader.
+    ``ddaudit watch`` itself runs any command instead."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

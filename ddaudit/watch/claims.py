@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+from ddaudit.watch.source import is_own
+
 __all__ = ["Claims", "classify", "printed"]
 
 _PER_RANK = re.compile(
@@ -128,7 +130,7 @@ def _scopes(frame: FrameType | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     shown = 0
     while frame is not None and shown < MAX_FRAMES:
         file = frame.f_code.co_filename
-        if "site-packages" not in file and "dist-packages" not in file and "ddaudit" not in file and "<" not in file:
+        if is_own(file):
             shown += 1
             yield frame.f_code.co_name, dict(frame.f_locals)
         frame = frame.f_back

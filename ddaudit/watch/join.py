@@ -123,6 +123,8 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         lr_before=other.value("lr", 0, last),
         lr_expected=other.value("lr", 0, columns[at]) if at in columns else None,
         lr_after=mine.value("lr", 0, 0),
+        lr_soon=tuple(x for i in range(4) if (x := mine.value("lr", 0, i)) is not None),
+        lr_pace=_ratio(other.value("lr", 0, last), other.value("lr", 0, last - 1)),
         optimizer_steps_before=max(save.get("optimizer_steps") or [0]) or None,
         optimizer_steps_after=mine.script.ranks[0].notes.get("first_optimizer_step"),
         params_equal=_equal(before[0, last], start) if known and before is not None else None,
@@ -133,6 +135,10 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         first_difference=None if parted is None else parted[0],
         first_differs_in=None if parted is None else parted[1],
     )
+
+
+def _ratio(value: float | None, before: float | None) -> float | None:
+    return None if value is None or not before else value / before
 
 
 def _counts_data(key: str) -> bool:

@@ -231,7 +231,7 @@ class Recorder:
         touched = [w for w in windows if w.parameters.touched] or windows
         for window in touched:
             window.parameters.touched = False
-            window.backs.append(back)
+            window.add(back)
             window.parameters.read("arrived")
             window.parameters.read("ended")
         for window in windows:
@@ -254,6 +254,7 @@ class Recorder:
             scaled = any(b.scale != 1.0 for b in window.backs)
             window.clips += 1
             window.early_clips += int(scaled and not window.unscaled)
+            window.clipped_at = len(window.backs)
 
     def clip_ended(self, norm: Any, limit: float) -> None:
         """The norm by which this rank clipped."""

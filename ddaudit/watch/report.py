@@ -177,9 +177,7 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
     return {
         "lr": float(group.get("lr", math.nan)),
         "loss_raw": sum(losses) / len(losses) if losses else math.nan,
-        "loss_bad": float(
-            any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs) if x)
-        ),
+        "loss_bad": float(any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs))),
         "passes": float(len(window.backs)),
         "micro_batches": window.micro_batches(),
         "samples": window.samples(),
@@ -190,6 +188,7 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
         "bypassed": float(sum(table)),
         "clips": float(window.clips),
         "early_clips": float(window.early_clips),
+        "local_clips": float(window.local_clips),
         "clip_norm": window.clip_norm,
         "clip_limit": window.clip_limit,
         "input_s": recorder.input_seconds(),
@@ -204,13 +203,16 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
         "rng_fetch_digest": recorder.draws["fetch"],
         "rng_forward_draws": recorder.draws["forward"],
         "rng_after": float(random_state.torch_stream()),
-        "collective_calls": recorder.moved["calls"],
-        "collective_bytes": recorder.moved["bytes"],
-        "tiny_calls": recorder.moved["tiny_calls"],
-        "tiny_s": recorder.moved["tiny_s"],
+        **_moved(recorder),
         "lost_grads": float(window.lost),
         "unscaled": float(window.unscaled),
     }
+
+
+def _moved(recorder: Recorder) -> dict[str, float]:
+    moved = recorder.moved
+    names = {"collective_calls": "calls", "collective_bytes": "bytes", "tiny_calls": "tiny_calls", "tiny_s": "tiny_s"}
+    return {name: moved[key] for name, key in names.items()}
 
 
 def _data(window: Window) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from pathlib import Path
 __all__ = ["guarded", "is_own"]
 
 MAX_BYTES = 2 << 20
+_OURS = str(Path(__file__).resolve().parents[1])
+_PACKAGES = ("site-packages", "dist-packages", "/lib/python", "<")
 #: Words by which scripts ask for the rank. Comparisons with -1 ask whether there are ranks at all.
 _RANK = re.compile(r"\b\w*rank\b|is_(local_|world_)?(main|master|global_zero|leader|chief)|main_process|process_index")
 _ANY = re.compile(r"-\s*1\b|>= 0\b|is (not )?None")
@@ -17,7 +19,7 @@ _ANY = re.compile(r"-\s*1\b|>= 0\b|is (not )?None")
 
 def is_own(file: str) -> bool:
     """False for files of installed packages and of Python itself."""
-    return not any(part in file for part in ("site-packages", "dist-packages", "/lib/python", "ddaudit/", "<"))
+    return not file.startswith(_OURS) and not any(part in file for part in _PACKAGES)
 
 
 def guarded(places: Iterable[tuple[str, int]]) -> str | None:
