@@ -110,6 +110,8 @@ class WatchedRank(BaseModel):
     collectives: Mapping[str, Sequence[float]] = {}
     reductions: tuple[Mapping[str, float], ...] = ()
     """Per DDP wrapper: ``comm_s`` of a backward pass from the first bucket to the last, and its ``exposed_s``."""
+    hooks: Mapping[str, float] = {}
+    """``calls`` of hooks and the ``cpu_s`` they took."""
     broken_hooks: Mapping[str, str] = {}
     threads: int = 0
     notes: Mapping[str, Any] = {}

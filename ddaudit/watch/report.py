@@ -134,6 +134,7 @@ class Reporter:
             graphs_alive=sum(r() is not None for r in recorder.alive),
             collectives=self.sums,
             reductions=recorder.guard.call("reductions", recorder.models.reductions) or [],
+            hooks={"calls": recorder.guard.calls, "cpu_s": recorder.guard.cpu_s},
             broken_hooks={k: v[-600:] for k, v in recorder.guard.broken.items()},
             threads=int(recorder_threads()),
             notes={k: v for k, v in self.notes.items() if k not in ("rank", "world_size")},
