@@ -3,7 +3,7 @@ import argparse
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,7 +23,8 @@ def parse():
 
 def main():
     args = parse()
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=args.gradient_accumulation_steps)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=args.gradient_accumulation_steps,
+                              dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
     set_seed(17)
     g = torch.Generator().manual_seed(2)
     x = torch.randn(640, 10, generator=g)

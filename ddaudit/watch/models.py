@@ -78,14 +78,19 @@ class Models:
         )
 
     def reductions(self) -> list[dict[str, float]]:
-        """What DDP's own timers say about the backward pass of each wrapper that was called: seconds, averages."""
+        """What DDP's own timers say about the backward pass of each wrapper that was called, in seconds.
+
+        The smaller of its average, which holds the first passes and their connecting, and its latest sample."""
         found = []
         for wrapper in (r for r in self.roots.values() if isinstance(r, nn.parallel.DistributedDataParallel)):
             told = wrapper._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-            comm = float(told.get("avg_backward_comm_time", 0))
-            if comm > 0:
-                hidden = float(told.get("avg_backward_compute_comm_overlap_time", 0))
-                found.append({"comm_s": comm / 1e9, "exposed_s": max(0.0, comm - hidden) / 1e9})
+            times = [
+                (float(told.get(f"{kind}comm_time", 0)), float(told.get(f"{kind}compute_comm_overlap_time", 0)))
+                for kind in ("avg_backward_", "backward_")
+            ]
+            if all(comm > 0 for comm, _ in times):
+                exposed = min(max(0.0, comm - hidden) for comm, hidden in times)
+                found.append({"comm_s": min(comm for comm, _ in times) / 1e9, "exposed_s": exposed / 1e9})
         return found
 
     def adopt(self, parameters: list[Tensor]) -> None:
