@@ -12,7 +12,6 @@ from ddaudit.api import Finding, Limit, Limits, Remedy, TrainingTrace, WatchedSc
 from ._arrays import Table, place, recorded
 from ._watched import planted, world
 
-
 #: Bytes of gradients below which no link is the bottleneck.
 MANY_BYTES = 4 << 20
 
