@@ -3,7 +3,8 @@
     def test_training_is_right(ddaudit_watch):
         ddaudit_watch(["torchrun", "--nproc-per-node", "2", "train.py", "--max-steps", "40"], global_batch=64)
 
-The test fails with the findings when the gate fails, and is skipped when nothing was measured.
+The test fails with the findings when the gate fails, and also when nothing was measured: a gate that saw
+nothing did not pass.
 """
 
 from __future__ import annotations
@@ -14,9 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from ddaudit.cli.watch import EXPECTED
-from ddaudit.errors import UsageProblem
 
 if TYPE_CHECKING:
     from ddaudit.record import Record
@@ -34,8 +32,11 @@ def ddaudit_watch(tmp_path: Path) -> Iterator[Callable[..., Record]]:
     numbers = iter(range(1, 1 << 30))
 
     def watch(argv: Sequence[str], *, runbook: str = "pre-merge", hang_s: float = 150.0, **claims: int) -> Record:
+        # Imported here: every pytest session loads this file, few use the fixture.
         from ddaudit import packs
+        from ddaudit.cli.watch import EXPECTED
         from ddaudit.engine.watched import Watched, watch_command
+        from ddaudit.errors import UsageProblem
 
         if unknown := claims.keys() - EXPECTED.keys():
             raise UsageProblem(f"claims {sorted(unknown)}", expected=f"some of {', '.join(EXPECTED)}")
@@ -52,7 +53,7 @@ def ddaudit_watch(tmp_path: Path) -> Iterator[Callable[..., Record]]:
 def _conclude(record: Record, folder: Path) -> None:
     bad = [f"{f.status} {f.id}: {f.text}" for f in record.findings if f.bad]
     if record.exit_code == 3:
-        pytest.skip("ddaudit measured nothing: " + "; ".join(f.text for f in record.findings[:1]))
+        pytest.fail("ddaudit measured nothing: " + "; ".join(f.text for f in record.findings[:1]), pytrace=False)
     if record.exit_code:
         lines = "\n".join(bad) or f"the script ended with {record.exit_code}"
         pytest.fail(f"{lines}\n(run folder: {folder})", pytrace=False)
