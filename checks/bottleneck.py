@@ -7,40 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ddaudit.api import Finding, Limit, Limits, Plant, Remedy, TrainingTrace, check, ok, skip, warn
+from ddaudit.api import Finding, Limit, Plant, Remedy, TrainingTrace, check, ok, skip, warn
 
 from ._arrays import place, recorded
+from ._bottleneck import BottleneckLimits
 from ._ledger import Ledger, ledger
 
 NEEDS = "not measured: needs phase timers over at least 3 steps"
-
-
-class BottleneckLimits(Limits):
-    """Limits on shares of a typical step. Shares of input and host leave the time out in which the rank waited for a
-    core."""
-
-    family = "bottleneck"
-
-    unexplained_share: Limit = Limit(
-        warn_above=0.05,
-        source="default: books that leave a twentieth of the step open may hide the largest term",
-    )
-    input_share: Limit = Limit(
-        warn_above=0.4,
-        source="default: a loader that takes two fifths of the step limits it more than any kernel could",
-    )
-    communication_share: Limit = Limit(
-        warn_above=0.6,
-        source="default: with three fifths of the step on the wire, a device more adds less than half of itself",
-    )
-    host_share: Limit = Limit(
-        warn_above=0.5,
-        source="default: a device that waits for the host half the step gains nothing from being faster",
-    )
-    straggler_share: Limit = Limit(
-        warn_above=0.1,
-        source="default: a tenth of every rank's step; below it, lateness of healthy ranks takes turns",
-    )
 
 
 @check(

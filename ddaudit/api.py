@@ -43,6 +43,7 @@ from ddaudit.evidence import (
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
 from ddaudit.evidence.incident import IncidentFacts, Suspect
+from ddaudit.evidence.windows import SETTLING, WINDOWS, window_code
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -52,6 +53,8 @@ from ddaudit.registry import NoParams, check, probe
 __all__ = [
     "EXAMPLE_JOB",
     "SERIES",
+    "SETTLING",
+    "WINDOWS",
     "Array",
     "ArrayEvidence",
     "CheckpointDiff",
@@ -114,4 +117,5 @@ __all__ = [
     "skip",
     "status_of",
     "warn",
+    "window_code",
 ]

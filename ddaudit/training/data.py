@@ -183,6 +183,10 @@ class Feed:
         micro_batches = tuple(next(self._iterator).to(device) for _ in range(self.accumulation))
         return Window(micro_batches, epoch)
 
+    def workers(self) -> list[int]:
+        """Process ids of the loader's workers; none before the first window, and none without workers."""
+        return [w.pid for w in getattr(self._iterator, "_workers", ()) if w.pid is not None and w.is_alive()]
+
     def advance(self) -> None:
         """Marks the last window as trained; a new epoch starts a new pass over the loader."""
         epoch = self.sampler.epoch
