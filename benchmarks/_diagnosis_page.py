@@ -14,9 +14,9 @@ TITLE = "# Scoreboard of the step-time verdict\n"
 HONEST = """\
 ## What two cores cannot tell apart
 
-- Two ranks fill the machine: loader workers, the backend's threads and a neighbour compete with the ranks for the same
-  cores. Waiting for a core is counted by the kernel and kept apart, but its price is what the pairs of runs show on that
-  day, not a constant.
+- Two ranks fill the machine: loader workers, the backend's threads and a neighbour compete with the ranks for the
+  same cores. Waiting for a core is counted by the kernel and kept apart, but its price is what the pairs of runs show
+  on that day, not a constant.
 - A thread storm in loader workers and a loader that is too slow for want of cores look alike from outside: the window
   with stopped workers tells them apart only where the workers run more threads than cores.
 - With two ranks "the last to come" and "the slower of two" are the same thing: an outlier among many needs more ranks.
@@ -72,8 +72,10 @@ def confusion(results: Sequence[Result]) -> str:
     pairs = Counter((r.cell.cause, r.named) for r in results)
     named = sorted({n for _, n in pairs})
     lines = ["| planted | " + " | ".join(named) + " |", "|---" * (len(named) + 1) + "|"]
-    for cause in sorted({c for c, _ in pairs}):
-        lines.append(f"| {cause} | " + " | ".join(str(pairs[cause, n] or ".") for n in named) + " |")
+    lines += [
+        f"| {cause} | " + " | ".join(str(pairs[cause, n] or ".") for n in named) + " |"
+        for cause in sorted({c for c, _ in pairs})
+    ]
     return "\n".join(lines)
 
 

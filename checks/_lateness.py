@@ -61,8 +61,10 @@ def _persistent(view: View, share: float, core: float, row: int, price: float) -
     cause = max(lines, key=lambda name: lines[name])
     rank = view.trace.ranks[row].rank
     what = f"rank {rank} comes last and costs the others {_ms(price)}; its own {cause} is {_ms(lines[cause])} longer"
-    if lines[cause] < 0.5 * price:
+    own = min(price, sum(max(0.0, line) for line in lines.values()))
+    if own < 0.5 * share * view.step_s:
         return Suspect("perf.straggler-rank", what, price, share, row, "", "swap its host or its data")
+    price = own  # the rest of its lateness is waiting for a core, which is the neighbours' doing
     id = "perf.host-work-on-rank0" if cause == "host" and rank == 0 else "perf.straggler-rank"
     return Suspect(id, what, price, share, row, _alone(view, row, cause, price), "one rank at a time")
 

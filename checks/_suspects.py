@@ -17,7 +17,7 @@ __all__ = ["Suspect", "suspects"]
 @dataclass(frozen=True)
 class Suspect:
     """One possible cause. ``price_s`` is what removing it would save per step; ``row`` the guilty rank's row, None
-    where all are alike. ``proof`` says what confirmed it, empty where nothing did: then ``next`` is the probe that would.
+    where all are alike. ``proof`` says what confirmed it, empty where nothing did; ``next`` is the probe that would.
     ``share`` is the least share of the step from which it is a bottleneck. A ``specific`` cause explains a general one
     of about its price (garbage collection explains lateness)."""
 

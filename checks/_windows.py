@@ -82,7 +82,7 @@ class View:
         return len(columns(self.trace, name)) >= LEAST_BLOCKS
 
     def blocks(self, name: str, *, whole: bool = False) -> Table:
-        """Mean step of each window of that name [window], in order; with waiting for cores and peers where ``whole``."""
+        """Mean step of each window of that name [window], in order; with all waiting where ``whole``."""
         at, parts = columns(self.trace, name), list[list[int]]()
         for column in at:
             if parts and column == parts[-1][-1] + 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def growth(trace: TrainingTrace) -> Iterator[Finding]:
     quarters = np.array_split(late, 4, axis=1)
     rates = (late[:, -1] - late[:, 0]) / (late.shape[1] - 1)
     row = int(np.nanargmax(rates))
-    steady = all(b[row].max() > a[row].max() for a, b in zip(quarters, quarters[1:], strict=False))
+    steady = all(b[row].max() > a[row].max() for a, b in pairwise(quarters))
     grown = float(rates[row]) / 1e6
     kept = {"measured": grown, "unit": "MB/step", "limit": GROWTH_MB, "limit_source": SOURCE}
     text = f"resident memory grows by {grown:.2f} MB per update on rank {trace.ranks[row].rank}"
