@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["CELLS", "HEALTHY", "Cell", "Result"]
 
-EVERYWHERE = ("memory-input", "no-logging", "no-gc", "one-thread", "keep-memory")
+EVERYWHERE = ("memory-input", "no-logging", "no-gc", "one-thread", "keep-memory", "no-timers")
 APART = ("no-sync", "solo", "swap")
 
 
@@ -125,7 +125,7 @@ CELLS: tuple[Cell, ...] = (
     Cell("memory pressure", "perf.memory-stall", "memory-pressure", 25.0, 60.0, None),
     Cell("neighbours on all cores", "perf.core-contended", "core-contended", 50.0, 100.0, None, cores=True),
     Cell("neighbour on a rank's core", "perf.core-shared", "core-shared", 50.0, 100.0, None, rank=LAST, cores=True),
-    Cell("CPU quota", "perf.cpu-quota", "cpu-quota", 50.0, 25.0, None, rank=LAST),
+    Cell("CPU quota", "perf.cpu-quota", "cpu-quota", 50.0, 25.0, None, rank=LAST, cores=True),
 )
 
 _ODD: tuple[tuple[str, Mapping[str, Any]], ...] = (

@@ -71,7 +71,7 @@ def _persistent(view: View, share: float, core: float, row: int, price: float) -
 
 def _held_back(view: View, row: int, price: float, share: float) -> tuple[str, str, str] | None:
     """A quota, or others on its core."""
-    rank, held = view.trace.ranks[row].rank, view.rate("throttled_s", row) * view.step_s
+    rank, held = view.trace.ranks[row].rank, view.rate("throttled_s", row) * view.books.step_s(row)
     if held >= 0.3 * price:
         what = f"a CPU quota holds rank {rank} back, and the others wait {_ms(price)} for it"
         return "perf.cpu-quota", what, f"the kernel counted {_ms(held)} of throttling a step"

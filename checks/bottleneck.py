@@ -12,6 +12,7 @@ from ddaudit.api import Finding, Limit, Plant, Remedy, TrainingTrace, check, ok,
 from ._arrays import place, recorded
 from ._bottleneck import BottleneckLimits
 from ._ledger import Ledger, ledger
+from ._windows import View
 
 NEEDS = "not measured: needs phase timers over at least 3 steps"
 
@@ -54,6 +55,9 @@ def closed_ledger(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Fi
     yield warn("perf.step-unexplained", text, remedy=remedy, **kept)
 
 
+INTERVAL_95 = 1.96
+
+
 def _own_cost(trace: TrainingTrace) -> str:
     """What measuring cost, in words."""
     timers, cpu, overhead = (recorded(trace, name) for name in ("timer_s", "cpu_s", "overhead_s"))
@@ -62,6 +66,14 @@ def _own_cost(trace: TrainingTrace) -> str:
         said += f"; the timers took {np.nansum(timers) / np.nansum(cpu):.2%} of its CPU time"
     if overhead is not None:
         said += f"; recording took {_ms(float(np.nanmedian(overhead[:, 1:])))} a step outside it"
+    view = View.of(trace)
+    off = None if view is None else view.saving("no-timers", whole=True)
+    if view is not None and off is not None:
+        whole = float(np.median(view.blocks("normal", whole=True)))
+        low, high = (100 * (off.seconds + side * INTERVAL_95 * off.error) / whole for side in (-1, 1))
+        said += (
+            f"; steps without timers are {100 * off.seconds / whole:.1f} % shorter (95 %: {low:.1f} to {high:.1f} %)"
+        )
     return said + "; memory stalls are not measured apart"
 
 

@@ -14,6 +14,7 @@ from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
+from ddaudit.evidence.settings import RankSettings, SettingsReport
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
@@ -44,9 +45,11 @@ __all__ = [
     "PairTime",
     "RankOutcome",
     "RankPlace",
+    "RankSettings",
     "RankStart",
     "ResumeFacts",
     "SchedulerFacts",
+    "SettingsReport",
     "Spread",
     "Stream",
     "TensorCapture",

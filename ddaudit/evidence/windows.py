@@ -15,6 +15,7 @@ WINDOWS: dict[str, str] = {
     "no-gc": "garbage collection is off",
     "one-thread": "one thread for operators",
     "keep-memory": "freed memory stays with the process instead of going back to the system",
+    "no-timers": "no phase is timed and no collective is stamped; only the whole step is",
     "idle-workers": "batches replayed from memory, and the loader's workers are stopped",
 }
 """Name of a window -> what is different in it."""

@@ -36,6 +36,7 @@ WindowName = Literal[
     "no-gc",
     "one-thread",
     "keep-memory",
+    "no-timers",
     "idle-workers",
 ]
 """Windows of ``ddaudit.evidence.windows`` that a run may ask for; "normal" lies between any two."""

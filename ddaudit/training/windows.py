@@ -175,6 +175,17 @@ def _keep_memory(trainer: Trainer, shelf: _Shelf) -> Iterator[None]:
 
 
 @contextmanager
+def _no_timers(trainer: Trainer, shelf: _Shelf) -> Iterator[None]:
+    watch, ledger = trainer.watch, trainer.parallel.ledger
+    with (
+        _replaced(watch, "span", lambda name: nullcontext()),
+        _replaced(ledger, "waiting", lambda group: nullcontext()),
+        _replaced(ledger, "timed", False),
+    ):
+        yield
+
+
+@contextmanager
 def _idle_workers(trainer: Trainer, shelf: _Shelf) -> Iterator[None]:
     """Stops this rank's own loader workers, by their ids, for the block."""
     stopped = trainer.feed.workers()
@@ -197,5 +208,6 @@ _MAKERS: dict[str, Callable[[Trainer, _Shelf], AbstractContextManager[None]]] = 
     "no-gc": _no_gc,
     "one-thread": _one_thread,
     "keep-memory": _keep_memory,
+    "no-timers": _no_timers,
     "idle-workers": _idle_workers,
 }
