@@ -9,12 +9,11 @@ import numpy as np
 from ._arrays import Table
 from ._ledger import Ledger
 from ._suspects import Suspect, _ms
-from ._windows import View
+from ._windows import OWN, View
 
 __all__ = ["lateness"]
 
 PERSISTENT = 0.7
-OWN = ("compute", "input", "host")
 
 
 def lateness(view: View, share: float, core: float) -> Iterator[Suspect]:

@@ -95,7 +95,7 @@ def _threads(view: View) -> Iterator[Suspect]:
     if threads <= THREADS_PER_CORE * cores + THREADS_AT_REST * view.rows:
         return
     what = f"{threads:g} threads of {view.rows} rank(s) and their workers share {cores} cores"
-    alone, idle = view.saving("one-thread", whole=True), view.saving("idle-workers", whole=True)
+    alone, idle = view.saving("one-thread", length="whole"), view.saving("idle-workers", length="whole")
     if view.typical("workers", 0) and idle is not None and idle.clear:
         yield _by_window("perf.cpu-oversubscribed", what, idle, "while the workers stand still", "")
         return
@@ -114,7 +114,11 @@ def _memory(view: View) -> Iterator[Suspect]:
     if faults > PRESSURE_FAULTS:
         what = f"the kernel provides {faults:.0f} fresh pages a step"
         yield _by_window(
-            "perf.memory-stall", what, view.saving("keep-memory"), "that keep their memory", "a window that keeps it"
+            "perf.memory-stall",
+            what,
+            view.saving("keep-memory", length="own"),
+            "that keep their memory",
+            "a window that keeps it",
         )
 
 
@@ -132,7 +136,7 @@ def _collector(view: View) -> Iterator[Suspect]:
     price = every if apart > 0.5 else together
     if price < WORTH * view.step_s:
         return
-    saving = view.saving("no-gc", rare=True)
+    saving = view.saving("no-gc", rare=True, length="own")
     proof = _without(saving, "without collection") if saving is not None and saving.agrees(price) else ""
     what = f"garbage collection pauses ranks for {_ms(price)} a step"
     id = "perf.gc-uncoordinated" if apart > 0.5 else "perf.gc-pauses"
@@ -165,7 +169,7 @@ def _input(view: View, share: float) -> Iterator[Suspect]:
     price = float(waited.mean()) if rare else view.shared("input")
     if price < 0.5 * share * view.step_s:
         return
-    saving = view.saving("memory-input", rare=rare)
+    saving = view.saving("memory-input", rare=rare, length="own")
     proof = _without(saving, "on batches from memory") if saving is not None and saving.agrees(price) else ""
     id, what = _loader(view)
     text = f"every rank waits {_ms(price)} a step for data; {what}"

@@ -12,9 +12,11 @@ from ddaudit.api import WINDOWS, TrainingTrace
 from ._arrays import Table, recorded
 from ._ledger import Ledger, columns, ledger
 
-__all__ = ["Saving", "View"]
+__all__ = ["OWN", "Saving", "View"]
 
 LEAST_BLOCKS = 2
+OWN = ("compute", "input", "host")
+"""Lines of the books that are a rank's own doing."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class View:
     def __init__(self, trace: TrainingTrace, books: Ledger) -> None:
         self.trace, self.books = trace, books
         self.rows = len(trace.ranks)
-        self.step_s = float(np.median(self._active[columns(trace, "normal")]))
+        self.step_s = float(np.median(self._lengths["active"][columns(trace, "normal")]))
 
     @classmethod
     def of(cls, trace: TrainingTrace) -> View | None:
@@ -55,24 +57,21 @@ class View:
         return None if books is None or recorded(trace, "window") is None else cls(trace, books)
 
     @cached_property
-    def _whole(self) -> Table:
-        """Length of each step [step]: ranks that meet in it are all as slow as the slowest."""
+    def _lengths(self) -> dict[str, Table]:
+        """Length of each step [step], by what of it counts: ``whole``, all of the longest rank; ``active``, the longest
+        of the ranks' times without waiting for peers or for a core, which a machine with cores to spare would take;
+        ``own``, the longest of what ranks do themselves, without collectives. What neighbours of the job do falls out
+        of the last two, and with it most of the noise."""
         step = recorded(self.trace, "step_s")
         assert step is not None
-        longest: Table = np.nanmax(step, axis=0)
-        return longest
-
-    @cached_property
-    def _active(self) -> Table:
-        """What each step would take on a machine with cores to spare [step]: the longest of the ranks' own times,
-        without waiting for peers or for a core. What neighbours do falls out, and with it most of the noise."""
-        longest = np.full(len(self.trace.steps), np.nan)
-        for name in ("normal", *WINDOWS):
+        active, own = np.full((2, len(self.trace.steps)), np.nan)
+        for name in WINDOWS:
             at, books = columns(self.trace, name), ledger(self.trace, name)
             if books is not None:
-                own = books.step - books.lines["peer wait"] - books.lines["waiting for a core"]
-                longest[at] = own.max(axis=0)
-        return longest
+                waits = books.lines["peer wait"] + books.lines["waiting for a core"]
+                active[at] = (books.step - waits).max(axis=0)
+                own[at] = sum(books.lines[line] for line in OWN).max(axis=0)
+        return {"whole": np.nanmax(step, axis=0), "active": active, "own": own}
 
     def window(self, name: str) -> Ledger | None:
         """The books of a window, None where the run had none of that name."""
@@ -81,24 +80,24 @@ class View:
     def has(self, name: str) -> bool:
         return len(columns(self.trace, name)) >= LEAST_BLOCKS
 
-    def blocks(self, name: str, *, whole: bool = False) -> Table:
-        """Mean step of each window of that name [window], in order; with all waiting where ``whole``."""
+    def blocks(self, name: str, length: str = "active") -> Table:
+        """Mean step of each window of that name [window], in order."""
         at, parts = columns(self.trace, name), list[list[int]]()
         for column in at:
             if parts and column == parts[-1][-1] + 1:
                 parts[-1].append(column)
             else:
                 parts.append([column])
-        table = self._whole if whole else self._active
+        table = self._lengths[length]
         return np.array([float(table[part].mean()) for part in parts])
 
-    def saving(self, name: str, *, rare: bool = False, whole: bool = False) -> Saving | None:
+    def saving(self, name: str, *, rare: bool = False, length: str = "active") -> Saving | None:
         """What the steps of a window save, None where there was none.
 
-        Medians over the windows; means where the suspect is ``rare``, in some steps only. The error is that of a median
-        or mean of so few windows, with the spread that normal ones have.
+        ``length`` is what of a step counts. Medians over the windows; means where the suspect is ``rare``, in some
+        steps only. The error is that of a median or mean of so few windows, with the spread that normal ones have.
         """
-        normal, other = self.blocks("normal", whole=whole)[1:], self.blocks(name, whole=whole)
+        normal, other = self.blocks("normal", length=length)[1:], self.blocks(name, length=length)
         if len(other) < LEAST_BLOCKS or len(normal) < LEAST_BLOCKS:
             return None
         middle = np.mean if rare else np.median

@@ -67,9 +67,9 @@ def _own_cost(trace: TrainingTrace) -> str:
     if overhead is not None:
         said += f"; recording took {_ms(float(np.nanmedian(overhead[:, 1:])))} a step outside it"
     view = View.of(trace)
-    off = None if view is None else view.saving("no-timers", whole=True)
+    off = None if view is None else view.saving("no-timers", length="whole")
     if view is not None and off is not None:
-        whole = float(np.median(view.blocks("normal", whole=True)))
+        whole = float(np.median(view.blocks("normal", length="whole")))
         low, high = (100 * (off.seconds + side * INTERVAL_95 * off.error) / whole for side in (-1, 1))
         said += (
             f"; steps without timers are {100 * off.seconds / whole:.1f} % shorter (95 %: {low:.1f} to {high:.1f} %)"

@@ -117,12 +117,15 @@ POPULAR = {
 }
 
 
+OWN_WINDOWS = ("memory-input", "no-gc", "one-thread", "keep-memory")
+
+
 def _table(view: View, found: Sequence[Suspect]) -> str:
     """What removing each alone would save, most first; popular suspects whose window saves nothing come last."""
     rows = [f"{s.id} {_ms(s.price_s)}{'' if s.proof else ' (not proven)'}" for s in found if s.price_s > 0]
     free = list[str]()
     for window, name in POPULAR.items():
-        saving = view.saving(window)
+        saving = view.saving(window, length="own" if window in OWN_WINDOWS else "active")
         if saving is not None:
             (free if not saving.clear else rows).append(f"{name} {_ms(max(0.0, saving.seconds))}")
     told = f"Saved if removed alone: {', '.join(rows)}" if rows else "Nothing saves time if removed alone"

@@ -42,7 +42,7 @@ SERIES: dict[str, tuple[str, str]] = {
     "runqueue_phases_s": ("s", "part of runqueue_s that lies in all other spans"),
     "runqueue_comm_s": ("s", "part of runqueue_phases_s that lies in blocking collectives"),
     "window": ("code", "A/B window in which the step lay (0 normal, -1 the first step of one)"),
-    "gc_s": ("s", "pauses of the garbage collector in this step"),
+    "gc_s": ("s", "CPU time of the garbage collector in this step: pauses, less waiting for a core in them"),
     "gc_begin_s": ("s", "when the first of them began, since the start of the step"),
     "system_s": ("s", "CPU time that the kernel spent for the process in this step"),
     "minor_faults": ("1", "memory pages that the kernel had to provide in this step"),

@@ -1,4 +1,4 @@
-"""What every rank was started with: versions, variables, limits, mounts. Differences explain more than hardware does."""
+"""What every rank was started with: versions, variables, limits, mounts; differences explain more than hardware."""
 
 from __future__ import annotations
 

@@ -171,6 +171,8 @@ class Feed:
             batch_sampler=self.sampler,
             num_workers=params.num_workers,
             collate_fn=collate,
+            # Whatever a rank was started by: a dataset need not be picklable, and workers share its memory.
+            multiprocessing_context="fork" if params.num_workers else None,
             generator=torch.Generator().manual_seed(params.seed),
         )
         self._iterator: Iterator[MicroBatch] | None = None

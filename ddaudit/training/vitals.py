@@ -27,7 +27,7 @@ class Vitals:
 
     def __init__(self) -> None:
         self._pauses: list[tuple[float, float]] = []
-        self._collecting = 0.0
+        self._collecting = (0.0, 0.0)
         self._known: dict[str, float] = {}
         self._helpers: set[int] = set()
 
@@ -44,9 +44,10 @@ class Vitals:
 
     def _collected(self, phase: str, _: dict[str, Any]) -> None:
         if phase == "start":
-            self._collecting = time.perf_counter()
+            self._collecting = time.perf_counter(), time.thread_time()
         else:
-            self._pauses.append((self._collecting, time.perf_counter()))
+            begin_s, cpu_s = self._collecting
+            self._pauses.append((begin_s, time.thread_time() - cpu_s))
 
     def begin(self) -> None:
         """A step begins."""
@@ -56,10 +57,10 @@ class Vitals:
     def end(self, workers: Iterable[int]) -> dict[str, float]:
         """Series of the step that ends here; ``workers`` are the process ids of the loader's workers."""
         now, usage = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-        inside = [(a, b) for a, b in self._pauses if b > self._begin and a < now]
+        inside = [(begin_s, cpu_s) for begin_s, cpu_s in self._pauses if begin_s >= self._begin]
         self._pauses.clear()
         values = {
-            "gc_s": sum(b - max(a, self._begin) for a, b in inside),
+            "gc_s": sum(cpu_s for _, cpu_s in inside),
             "system_s": usage.ru_stime - self._usage.ru_stime,
             "minor_faults": float(usage.ru_minflt - self._usage.ru_minflt),
             "core_mask": float(sum(1 << core for core in self.cores if core < MOST_CORES)),
