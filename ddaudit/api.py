@@ -44,6 +44,7 @@ from ddaudit.evidence import (
 )
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.costs import ComputeCosts, LoaderCosts, MatmulRate, MemoryCosts, MemoryTrade
 from ddaudit.evidence.incident import IncidentFacts, Suspect
 from ddaudit.evidence.windows import SETTLING, WINDOWS, window_code
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
@@ -65,6 +66,7 @@ __all__ = [
     "CollectivePoint",
     "CollectiveSweep",
     "CommandRun",
+    "ComputeCosts",
     "Device",
     "DeviceProcess",
     "DeviceReport",
@@ -82,9 +84,13 @@ __all__ = [
     "LaunchLedger",
     "Limit",
     "Limits",
+    "LoaderCosts",
+    "MatmulRate",
     "Measure",
     "MeasureLimits",
     "Measures",
+    "MemoryCosts",
+    "MemoryTrade",
     "NameSeen",
     "Neighbour",
     "NoParams",
