@@ -134,9 +134,10 @@ def _collector(view: View) -> Iterator[Suspect]:
         else 0.0
     )
     price = every if apart > 0.5 else together
+    rare = float(np.median(pauses.max(axis=0))) < 0.5 * together
     if price < WORTH * view.step_s:
         return
-    saving = view.saving("no-gc", rare=True, length="own")
+    saving = view.saving("no-gc", rare=rare, length="own")
     proof = _without(saving, "without collection") if saving is not None and saving.agrees(price) else ""
     what = f"garbage collection pauses ranks for {_ms(price)} a step"
     id = "perf.gc-uncoordinated" if apart > 0.5 else "perf.gc-pauses"

@@ -15,6 +15,8 @@ from ._ledger import Ledger, columns, ledger
 __all__ = ["OWN", "Saving", "View"]
 
 LEAST_BLOCKS = 2
+FEW = 1.5
+"""A standard deviation of so few windows is too small as often as too large."""
 OWN = ("compute", "input", "host")
 """Lines of the books that are a rank's own doing."""
 
@@ -48,7 +50,9 @@ class View:
     def __init__(self, trace: TrainingTrace, books: Ledger) -> None:
         self.trace, self.books = trace, books
         self.rows = len(trace.ranks)
-        self.step_s = float(np.median(self._lengths["active"][columns(trace, "normal")]))
+        normal = np.sort(self._lengths["active"][columns(trace, "normal")])
+        usual = normal[: max(1, len(normal) * 19 // 20)]
+        self.step_s = float(max(np.median(normal), usual.mean()))
 
     @classmethod
     def of(cls, trace: TrainingTrace) -> View | None:
@@ -100,10 +104,13 @@ class View:
         normal, other = self.blocks("normal", length=length)[1:], self.blocks(name, length=length)
         if len(other) < LEAST_BLOCKS or len(normal) < LEAST_BLOCKS:
             return None
-        middle = np.mean if rare else np.median
-        spread = float(np.std(normal)) if rare else 1.4826 * float(np.median(np.abs(normal - np.median(normal))))
-        error = 1.25 * spread * (1.0 / len(other) + 1.0 / len(normal)) ** 0.5
-        return Saving(float(middle(normal) - middle(other)), error)
+        spread = 1.4826 * float(np.median(np.abs(normal - np.median(normal))))
+        if not rare:
+            error = 1.25 * spread * (1.0 / len(other) + 1.0 / len(normal)) ** 0.5
+            return Saving(float(np.median(normal) - np.median(other)), error)
+        # What strikes now and then spreads normal windows; windows without it have a spread of their own.
+        error = float(np.hypot(np.std(normal) / len(normal) ** 0.5, FEW * np.std(other, ddof=1) / len(other) ** 0.5))
+        return Saving(float(np.mean(normal) - np.mean(other)), error)
 
     def series(self, name: str, window: str = "normal") -> Table | None:
         """A recorded series over the steps of a window [rank, step]."""

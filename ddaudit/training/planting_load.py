@@ -62,13 +62,15 @@ def gc_uncoordinated(trainer: Trainer) -> None:
         frozen = gc.get_freeze_count()
         gc.collect()
         gc.freeze()  # what was there before is not looked through: the pause is the ballast's alone
-        count = 20_000
-        while True:
+        gc.disable()  # ballast that is being made would be looked through again and again
+        count = 100_000
+        for _ in range(CALIBRATIONS):
             ballast[:] = [[None] for _ in range(count)]
             took = min(_timed(gc.collect) for _ in range(3))
-            if 0.9 * seconds < took < 1.1 * seconds or count > 20_000_000:
+            if 0.95 * seconds < took < 1.05 * seconds:
                 break
-            count = max(1000, int(count * min(4.0, seconds / max(took, 1e-4))))
+            count = max(1000, int(count * min(8.0, seconds / max(took, 1e-4))))
+        gc.enable()
 
         def drop() -> None:
             ballast.clear()
@@ -83,6 +85,9 @@ def gc_uncoordinated(trainer: Trainer) -> None:
 
     while_training(trainer, grow)
     each_update(trainer, in_turn)
+
+
+CALIBRATIONS = 4
 
 
 def _timed(act: Callable[[], object]) -> float:
