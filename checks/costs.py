@@ -54,7 +54,7 @@ def _kept(value: float, limit: Limit, unit: str) -> dict[str, Any]:
         "every forward pass is run twice",
         "perf.extra-flops",
         probe="compute",
-        params={"repeats": 2},
+        params={"preset": "tiny", "repeats": 2},
         planted={"recompute": True},
     ),
 )
@@ -84,7 +84,7 @@ def flops(costs: ComputeCosts, limits: CostLimits) -> Iterator[Finding]:
         "the optimizer keeps one more copy of the parameters",
         "mem.state-larger",
         probe="memory",
-        params={"repeats": 1},
+        params={"preset": "tiny", "repeats": 1},
         planted={"copies": 1},
     ),
 )
@@ -123,11 +123,11 @@ def _mb(size: float) -> str:
     question="bottleneck",
     asks="Can the loader alone deliver what a step needs, and what twice the devices would need?",
     plant=Plant(
-        "every sample takes 5 ms longer",
+        "every sample takes 40 ms longer",
         "perf.input-bound",
         probe="loader",
-        params={"updates": 6, "preset": "small", "global_batch": 32},
-        planted={"sample_ms": 60.0},
+        params={"updates": 4, "global_batch": 8},
+        planted={"sample_ms": 40.0},
     ),
 )
 def headroom(costs: LoaderCosts, limits: CostLimits) -> Iterator[Finding]:

@@ -47,7 +47,7 @@ def loader(context: ProbeContext, params: LoaderParams) -> None:
         draw = step.source.draw
         step.source.draw = lambda *a: (time.sleep(params.sample_ms / 1e3), draw(*a))[1]  # type: ignore[method-assign]
     cold, warm = (_pass(step, params.updates) for _ in range(2))
-    seconds = median_s(step.device, lambda: step.passes(params.global_batch), 8)
+    seconds = median_s(step.device, lambda: step.passes(params.global_batch), 5)
     if context.rank == 0:
         costs = LoaderCosts(
             host=context.host,
