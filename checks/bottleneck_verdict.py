@@ -12,7 +12,7 @@ from ._bottleneck import BottleneckLimits
 from ._suspects import Suspect, suspects
 from ._windows import View
 
-WINDOWS = ("memory-input", "no-sync", "no-logging", "sync-once", "solo", "swap", "no-gc", "one-thread", "keep-memory")
+SHORT = {"parallel": "data", "steps": 4, "rounds": 2, "windows": ("memory-input", "solo")}
 
 
 @check(
@@ -24,16 +24,16 @@ WINDOWS = ("memory-input", "no-sync", "no-logging", "sync-once", "solo", "swap",
             "one rank's device is slow",
             "perf.straggler-rank",
             ranks=2,
-            params={"parallel": "data", "steps": 4, "windows": WINDOWS},
-            planted={"plant": "slow-rank-blocked", "plant_ms": 200.0},
+            params=SHORT,
+            planted={"plant": "slow-rank-blocked", "plant_ms": 100.0},
             types="data",
         ),
         Plant(
             "the loader is slow",
             "perf.input-bound",
             ranks=2,
-            params={"parallel": "data", "steps": 4, "windows": WINDOWS},
-            planted={"plant": "slow-input", "plant_ms": 25.0},
+            params=SHORT,
+            planted={"plant": "slow-input", "plant_ms": 15.0},
             types="data",
         ),
     ),
