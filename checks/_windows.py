@@ -74,7 +74,7 @@ class View:
             if books is not None:
                 waits = books.lines["peer wait"] + books.lines["waiting for a core"]
                 active[at] = (books.step - waits).max(axis=0)
-                own[at] = sum(books.lines[line] for line in OWN).max(axis=0)
+                own[at] = np.sum([books.lines[line] for line in OWN], axis=0).max(axis=0)
         return {"whole": np.nanmax(step, axis=0), "active": active, "own": own}
 
     def window(self, name: str) -> Ledger | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddaudit.context import ProbeContext
 from ddaudit.evidence.costs import LoaderCosts
 from ddaudit.registry import probe
+
+if TYPE_CHECKING:
+    from ddaudit.probes._model_step import ModelStep
 
 __all__ = ["LoaderParams", "loader"]
 
@@ -44,8 +47,7 @@ def loader(context: ProbeContext, params: LoaderParams) -> None:
     )
     step = ModelStep.of(context, train)
     if params.sample_ms:
-        draw = step.source.draw
-        step.source.draw = lambda *a: (time.sleep(params.sample_ms / 1e3), draw(*a))[1]  # type: ignore[method-assign]
+        _slow_down(step, params.sample_ms / 1e3)
     cold, warm = (_pass(step, params.updates) for _ in range(2))
     seconds = median_s(step.device, lambda: step.passes(params.global_batch), 5)
     if context.rank == 0:
@@ -60,11 +62,19 @@ def loader(context: ProbeContext, params: LoaderParams) -> None:
         context.events.emit_evidence(costs)
 
 
-def _pass(step: object, updates: int) -> float:
-    """Mean seconds of a read over one pass, without the reads that prefetching had done before the clock started."""
-    from ddaudit.probes._model_step import ModelStep
+def _slow_down(step: ModelStep, seconds: float) -> None:
+    """Makes every sample take so much longer."""
+    draw = step.source.draw
 
-    assert isinstance(step, ModelStep)
+    def slow(*given: Any) -> list[int]:
+        time.sleep(seconds)
+        return draw(*given)
+
+    step.source.draw = slow  # type: ignore[method-assign, assignment]
+
+
+def _pass(step: ModelStep, updates: int) -> float:
+    """Mean seconds of a read over one pass, without the reads that prefetching had done before the clock started."""
     took = []
     for _ in range(updates):
         begin = time.perf_counter()
