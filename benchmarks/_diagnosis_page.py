@@ -30,6 +30,11 @@ HONEST = """\
 
 def table(results: Sequence[Result]) -> str:
     """One line a cell, then the totals."""
+    return cells(results) + "\n\n" + totals(results)
+
+
+def cells(results: Sequence[Result]) -> str:
+    """One line a cell."""
     lines = ["| cell | strength | planted | named | rank | price told | price planted | error |"]
     lines.append("|---|---|---|---|---|---|---|---|")
     for r in results:
@@ -46,8 +51,8 @@ def table(results: Sequence[Result]) -> str:
             _number(r.planted),
             error,
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n\n" + totals(results)
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines)
 
 
 def totals(results: Sequence[Result]) -> str:
@@ -88,7 +93,7 @@ def page(results: Sequence[Result], command: str, told: str) -> str:
         confusion(results) + "\n",
         totals(results) + "\n",
         "## Cells\n",
-        table(results) + "\n",
+        cells(results) + "\n",
         HONEST,
     ]
     return "\n".join(parts)
