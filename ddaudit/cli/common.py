@@ -13,8 +13,8 @@ import click
 from ddaudit.errors import Exit, UsageProblem
 
 if TYPE_CHECKING:
+    from ddaudit.engine.waivers import Waivers
     from ddaudit.packs import Packs
-    from ddaudit.record import Record
 
 __all__ = [
     "check_folder",
@@ -22,10 +22,12 @@ __all__ = [
     "envelope",
     "json_option",
     "load_packs",
+    "load_waivers",
+    "pack_folders",
     "pack_options",
     "parse_params",
     "problem_envelope",
-    "write_reports",
+    "waivers_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +48,31 @@ def pack_options(function: F) -> F:
         help="builtin: load nothing but ddaudit's own checks.",
     )  # fmt: skip
     return one(only(function))
+
+
+def waivers_option(function: F) -> F:
+    """``--waivers FILE``; give it on to :func:`load_waivers`. No file is read because it lies nearby: what turns a red
+    run green is named on the command line."""
+    about = "Findings that somebody answers for, until a day (waivers.toml)."
+    return click.option("--waivers", type=click.Path(dir_okay=False), metavar="FILE", help=about)(function)
+
+
+def load_waivers(path: str | None, packs: Packs) -> Waivers:
+    """The waivers of a file as of today; none without one. UsageProblem when an entry is not sound."""
+    from datetime import date
+
+    from ddaudit.engine import waivers
+
+    return waivers.load_waivers(Path(path), packs.registry, date.today()) if path else waivers.Waivers()
+
+
+def pack_folders(pack: Sequence[str], packs: str = "all") -> list[Path]:
+    """Folders of the packs that the options name, for what reads their tables and templates and runs none of them."""
+    from ddaudit import packs as loader
+
+    if packs == "builtin" and pack:
+        raise UsageProblem("--packs builtin and --pack contradict each other", fix="drop one of them")
+    return loader.named(pack, entries=packs == "all", environment=packs == "all")
 
 
 def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:
@@ -117,14 +144,3 @@ def check_folder(path: str) -> Path:
     if not folder.is_dir():
         raise UsageProblem("no such folder", where=path)
     return folder
-
-
-def write_reports(record: Record, run_dir: Path, formats: Sequence[str], template_folders: Sequence[Path]) -> None:
-    """Writes reports beside the record. One that cannot be written costs a line on stderr and nothing else: the record
-    has everything, and the verdict stands."""
-    from ddaudit import report
-
-    try:
-        report.write_reports(record, run_dir, formats, template_folders)
-    except OSError as error:
-        click.echo(f"ddaudit: reports were not written to {run_dir}: {error.strerror or error}", err=True)

@@ -20,21 +20,22 @@ from ddaudit.cli.common import (
     envelope,
     json_option,
     load_packs,
+    load_waivers,
     pack_options,
     parse_params,
-    write_reports,
+    waivers_option,
 )
+from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.cli.streams import Stopped
 from ddaudit.errors import UsageProblem
 from ddaudit.redact import HIDE_USERS
 
 if TYPE_CHECKING:
     from ddaudit.engine import Session, Walk
+    from ddaudit.engine.baselines import Baseline
     from ddaudit.record import Record
 
 __all__ = ["command"]
-
-FORMATS = ("text", "json", "html", "md", "junit")
 
 
 @click.command("run")
@@ -52,16 +53,14 @@ FORMATS = ("text", "json", "html", "md", "junit")
 )
 @click.option("--resume", metavar="RUN", help="Go on with a run folder that was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the ordered steps and launch nothing.")
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    type=click.Choice(FORMATS),
-    help="Also write this format (html and md always are).",
-)
+@report_option()
 @click.option("--fail-on", type=click.Choice(["minor", "major", "critical"]), default="major", show_default=True)
 @click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
+@waivers_option
+@click.option(
+    "--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Hold measures against this baseline."
+)
 @click.option("--answers", multiple=True, metavar="STEP=pass|warn|fail", help="Answer a manual step.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
 @click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
@@ -103,7 +102,8 @@ def _new(options: dict[str, Any]) -> Session:
 
 
 #: What the folder of a resumed run rules, as parameters of the command.
-RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail")
+RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail",
+         "waivers", "baseline")  # fmt: skip
 
 
 def _resumed(options: dict[str, Any]) -> Session:
@@ -130,7 +130,11 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
     if session.finished:
         click.echo("ddaudit: this run is finished; its report:", err=True)
         return _tell(restore(session.run_dir, session.packs)[0], session, options)
-    settings = Settings(**{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")})
+    settings = Settings(
+        **{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")},
+        waivers=load_waivers(options["waivers"], session.packs),
+        baseline=_baseline(options["baseline"]),
+    )
     chosen = Options(settings, parse_params(options["answers"], "--answers"), _ask())
     view = LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"])
     with session.walking(chosen, view) as walk, _signals(walk):
@@ -139,11 +143,17 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
         return _tell(record, session, options)
 
 
+def _baseline(path: str | None) -> Baseline | None:
+    from ddaudit.engine.baselines import load_baseline
+
+    return load_baseline(Path(path)) if path else None
+
+
 def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
     from ddaudit import report
 
-    formats = dict.fromkeys(["html", "md", *options["reports"]])
-    write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
+    usual = [("html", None), ("md", None)]
+    write_asked(record, session.run_dir, [*usual, *options["reports"]], session.packs.template_folders)
     face = "json" if options["as_json"] else "text"
     width, color, plain = report.Options.terminal(sys.stdout, os.environ)
     text = report.render(

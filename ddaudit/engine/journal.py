@@ -10,8 +10,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ddaudit.engine.baselines import Baseline
 from ddaudit.engine.folder import JOURNAL, refuse_links
 from ddaudit.engine.outcome import State
+from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import EvidenceProblem
 from ddaudit.evidence.events import Stream, read_stream
 from ddaudit.findings import Severity
@@ -38,6 +40,8 @@ class Settings(_Event):
     fail_on: Severity = Severity.MAJOR
     strict: bool = False
     warn_as_fail: bool = False
+    waivers: Waivers = Field(default_factory=Waivers)
+    baseline: Baseline | None = None
 
 
 class Head(_Event):

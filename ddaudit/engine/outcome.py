@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ddaudit.engine.exhibits import exhibits
 from ddaudit.engine.judge import judge
 from ddaudit.engine.summary import summarise
+from ddaudit.engine.waivers import Waivers
 from ddaudit.evidence.base import Evidence
 from ddaudit.evidence.launch import LaunchFacts
 from ddaudit.findings import Finding, Severity, Status, draft
@@ -50,6 +52,7 @@ class Judged:
 
     outcome: Outcome
     findings: tuple[Finding, ...]
+    exhibits: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepared(step: PlannedStep, before: Sequence[Judged]) -> PlannedStep:
@@ -73,10 +76,15 @@ def evidence_kinds(registry: Registry) -> list[type[Evidence]]:
     return list(kinds.values())
 
 
-def judge_step(outcome: Outcome, registry: Registry, before: Sequence[Judged]) -> Judged:
-    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one."""
-    found = _findings(outcome, registry, [j.outcome for j in before])
-    return Judged(outcome, tuple(Finding.model_validate(redact_value(f.model_dump())) for f in found))
+def judge_step(
+    outcome: Outcome, registry: Registry, before: Sequence[Judged], waivers: Waivers | None = None
+) -> Judged:
+    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one. What is waived
+    does not stop the steps that build on this one."""
+    found: Sequence[Finding] = _findings(outcome, registry, [j.outcome for j in before])
+    found = waivers.apply(found) if waivers else found
+    redacted = tuple(Finding.model_validate(redact_value(f.model_dump())) for f in found)
+    return Judged(outcome, redacted, redact_value(exhibits(outcome.evidence, registry)))
 
 
 def _findings(outcome: Outcome, registry: Registry, others: Sequence[Outcome]) -> list[Finding]:
@@ -163,8 +171,9 @@ def edge(step: PlannedStep, findings: Sequence[Finding]) -> str:
     return {Status.FAIL: step.on.fail, Status.ERROR: step.on.error, Status.WARN: step.on.warn}[worst]
 
 
-def step_record(outcome: Outcome) -> StepRecord:
-    """The step's part of the record: facts without arrays, and the small numbers tables show."""
+def step_record(judged: Judged) -> StepRecord:
+    """The step's part of the record: facts without arrays, and the small numbers tables and pictures show."""
+    outcome = judged.outcome
     facts: dict[str, dict[str, Any]] = {}
     for kind, item in outcome.evidence.items():
         facts[kind] = redact_value(item.brief())
@@ -177,4 +186,5 @@ def step_record(outcome: Outcome) -> StepRecord:
         seconds=outcome.seconds,
         evidence=facts,
         summary=summarise(outcome.evidence),
+        exhibits=judged.exhibits,
     )
