@@ -41,7 +41,7 @@ def cells(results: Sequence[Result]) -> str:
         rank = "" if r.cell.rank is None else f"{_or_dash(r.rank)} of {r.cell.rank}"
         error = "" if r.price_error is None else f"{r.price_error:+.0%}"
         mark = "" if r.right else " **wrong**"
-        cells = (
+        row = (
             r.cell.name,
             r.strength,
             r.cell.cause,

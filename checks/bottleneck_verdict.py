@@ -15,6 +15,10 @@ from ._windows import View
 SHORT = {"parallel": "data", "steps": 4, "rounds": 2, "windows": ("memory-input", "solo")}
 
 
+#: Whatever else runs on the machine: the plant is to be named, and not its neighbours.
+ALONE = {"bottleneck.core_share": {"warn_above": 1000.0}}
+
+
 @check(
     "bottleneck.verdict",
     question="bottleneck",
@@ -25,6 +29,7 @@ SHORT = {"parallel": "data", "steps": 4, "rounds": 2, "windows": ("memory-input"
             "perf.straggler-rank",
             ranks=2,
             params=SHORT,
+            limits=ALONE,
             planted={"plant": "slow-rank-blocked", "plant_ms": 100.0},
             types="data",
         ),
@@ -33,6 +38,7 @@ SHORT = {"parallel": "data", "steps": 4, "rounds": 2, "windows": ("memory-input"
             "perf.input-bound",
             ranks=2,
             params=SHORT,
+            limits=ALONE,
             planted={"plant": "slow-input", "plant_ms": 15.0},
             types="data",
         ),
