@@ -8,6 +8,7 @@ from ddaudit.evidence.collectives import CollectivePoint, CollectiveSweep, PairT
 from ddaudit.evidence.command import CommandRun
 from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
+from ddaudit.evidence.forecast import ForecastFacts, Prediction
 from ddaudit.evidence.host import HostLoad, Neighbour
 from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
@@ -31,6 +32,7 @@ __all__ = [
     "EventWriter",
     "Evidence",
     "Fit",
+    "ForecastFacts",
     "HostLoad",
     "Job",
     "JobNumbers",
@@ -43,6 +45,7 @@ __all__ = [
     "MemoryFloor",
     "Neighbour",
     "PairTime",
+    "Prediction",
     "RankOutcome",
     "RankPlace",
     "RankSettings",

@@ -12,6 +12,7 @@ SERIES: dict[str, tuple[str, str]] = {
     "loss_local_nats": ("nat/token", "mean loss over this rank's own tokens of the step"),
     "lr": ("1", "learning rate used by this update (first parameter group)"),
     "grad_norm": ("1", "global gradient L2 norm before clipping, as this rank computed it"),
+    "grad_norm_local": ("1", "L2 norm of this rank's own gradient before it was averaged with the others'"),
     "grad_norm_clipped": ("1", "global gradient L2 norm that the optimizer saw"),
     "update_norm": ("1", "L2 norm of the parameters' change in this update"),
     "micro_batches": ("1", "forward/backward passes accumulated into this update"),

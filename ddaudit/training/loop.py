@@ -188,6 +188,9 @@ class Trainer:
             values["update_norm"] = float(self.parallel.norm_of(change))
         if divisors:
             values["loss_divisor"] = sum(divisors) / len(divisors)
+        if (square := self.parallel.local_square) is not None:
+            values["grad_norm_local"] = float(square) ** 0.5
+            self.parallel.local_square = None
         if own := self.parallel.own_tokens(window):
             values["loss_local_nats"] = float(total) / own
         if names := self.parallel.replicated():

@@ -49,6 +49,8 @@ class DataParallel(Parallel):
 
     def reduce_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Averages one bucket of gradients while the backward pass goes on."""
+        own = bucket.buffer().detach().square().sum()
+        self.local_square = own if self.local_square is None else self.local_square + own
         buffer = bucket.buffer().div_(self.average_over)
         self.ledger.count(buffer, len(bucket.parameters()))
         launched = self.ledger.launched()
