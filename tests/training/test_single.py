@@ -12,12 +12,8 @@ from ddaudit.evidence import SERIES
 from ddaudit.evidence.series import WATCHED
 from tests.training.ranks import trained
 
-<<<<<<< HEAD
-OF_OTHER_RUNS = {"device_bytes", "buffer_digest", "checkpoint_s", "exchange_s", "comm_hidden_s"}
-OF_OTHER_RUNS |= {"window", "gc_begin_s", "expert_tokens", "throttled_s"}
-=======
 OF_OTHER_RUNS = {"device_bytes", "buffer_digest", "checkpoint_s", "exchange_s", "comm_hidden_s", "grad_norm_local"}
->>>>>>> main
+OF_OTHER_RUNS |= {"window", "gc_begin_s", "expert_tokens", "throttled_s"}
 
 
 def test_the_default_run_starts_at_the_uniform_guess_and_falls_towards_the_entropy_rate(tmp_path: Path) -> None:
