@@ -52,15 +52,17 @@ def _gap(table: Table | None, row: int) -> float:
 
 def _persistent(view: View, share: float, core: float, row: int, price: float) -> Suspect:
     """The straggler, with its own reason."""
-    named = _held_back(view, row, price, core) or _moved_with_data(view, row, price) or _more_tokens(view, row, price)
-    if named is not None:
-        id, what, proof = named
-        return Suspect(id, what, price, share, row, proof, "", specific=True)
     lines = {name: excess(view.books, name, row) for name in OWN}
+    own = min(price, sum(max(0.0, line) for line in lines.values()))
+    held = _held_back(view, row, price, core)
+    if held is not None:
+        return Suspect(held[0], held[1], price, share, row, held[2], "", specific=True)
+    named = _moved_with_data(view, row, price) or _more_tokens(view, row, own)
+    if named is not None:
+        return Suspect(named[0], named[1], own, share, row, named[2], "", specific=True)
     cause = max(lines, key=lambda name: lines[name])
     rank = view.trace.ranks[row].rank
     what = f"rank {rank} comes last and costs the others {_ms(price)}; its own {cause} is {_ms(lines[cause])} longer"
-    own = min(price, sum(max(0.0, line) for line in lines.values()))
     if own < 0.5 * share * view.step_s:
         return Suspect("perf.straggler-rank", what, price, share, row, "", "swap its host or its data")
     price = own  # the rest of its lateness is waiting for a core, which is the neighbours' doing
