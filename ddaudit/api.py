@@ -31,9 +31,11 @@ from ddaudit.evidence import (
     Prediction,
     RankOutcome,
     RankPlace,
+    RankSettings,
     RankStart,
     ResumeFacts,
     SchedulerFacts,
+    SettingsReport,
     Spread,
     Stream,
     TensorCapture,
@@ -44,7 +46,9 @@ from ddaudit.evidence import (
 )
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.costs import ComputeCosts, LoaderCosts, MatmulRate, MemoryCosts, MemoryTrade
 from ddaudit.evidence.incident import IncidentFacts, Suspect
+from ddaudit.evidence.windows import SETTLING, WINDOWS, window_code
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -54,6 +58,8 @@ from ddaudit.registry import NoParams, check, exhibit, probe
 __all__ = [
     "EXAMPLE_JOB",
     "SERIES",
+    "SETTLING",
+    "WINDOWS",
     "Array",
     "ArrayEvidence",
     "CheckpointDiff",
@@ -62,6 +68,7 @@ __all__ = [
     "CollectivePoint",
     "CollectiveSweep",
     "CommandRun",
+    "ComputeCosts",
     "Device",
     "DeviceProcess",
     "DeviceReport",
@@ -80,9 +87,13 @@ __all__ = [
     "LaunchLedger",
     "Limit",
     "Limits",
+    "LoaderCosts",
+    "MatmulRate",
     "Measure",
     "MeasureLimits",
     "Measures",
+    "MemoryCosts",
+    "MemoryTrade",
     "NameSeen",
     "Neighbour",
     "NoParams",
@@ -93,10 +104,12 @@ __all__ = [
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
+    "RankSettings",
     "RankStart",
     "Remedy",
     "ResumeFacts",
     "SchedulerFacts",
+    "SettingsReport",
     "Severity",
     "Spread",
     "Status",
@@ -119,4 +132,5 @@ __all__ = [
     "skip",
     "status_of",
     "warn",
+    "window_code",
 ]

@@ -15,6 +15,7 @@ from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
+from ddaudit.evidence.settings import RankSettings, SettingsReport
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
@@ -47,9 +48,11 @@ __all__ = [
     "Prediction",
     "RankOutcome",
     "RankPlace",
+    "RankSettings",
     "RankStart",
     "ResumeFacts",
     "SchedulerFacts",
+    "SettingsReport",
     "Spread",
     "Stream",
     "TensorCapture",
