@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ddaudit.evidence.bandwidth import busbw_gbps
 from ddaudit.evidence.base import Evidence
+from ddaudit.evidence.collectives import CollectiveSweep
 from ddaudit.evidence.launch import LaunchFacts
 from ddaudit.evidence.measures import Measures
+from ddaudit.evidence.scheduler import LaunchLedger
 from ddaudit.evidence.trace import TrainingTrace
 
 __all__ = ["summarise"]
@@ -24,7 +27,30 @@ def summarise(evidence: Mapping[str, Evidence]) -> dict[str, Any]:
             summary |= {m.name: m.value for m in item.values}
         elif isinstance(item, LaunchFacts):
             summary |= {"world_size": item.world_size, "launch_wall_s": item.seconds}
+        elif isinstance(item, LaunchLedger):
+            summary |= _launch(item)
+        elif isinstance(item, CollectiveSweep):
+            summary |= _bandwidths(item)
     return summary
+
+
+STARTS = ("spawn_s", "load_s", "import_s", "rendezvous_s", "first_collective_s", "first_step_s")
+
+
+def _launch(ledger: LaunchLedger) -> dict[str, Any]:
+    """Each phase of the start-up, of the rank that took longest: nobody trains before all are there."""
+    longest = {name: [s for r in ledger.ranks if (s := getattr(r, name)) is not None] for name in STARTS}
+    return {f"launch_{name}": max(seconds) for name, seconds in longest.items() if seconds}
+
+
+def _bandwidths(sweep: CollectiveSweep) -> dict[str, Any]:
+    """Bus bandwidth of each operation at its largest message; of several groups the slowest counts."""
+    found: dict[str, Any] = {}
+    for (op, group), points in sweep.curves().items():
+        name = f"{op.replace('-', '_')}_busbw_gbps"
+        value = busbw_gbps(op, points[-1].bytes, points[-1].median_s, len(group))
+        found[name] = min(value, found.get(name, value))
+    return found
 
 
 def _training(trace: TrainingTrace) -> dict[str, Any]:
