@@ -49,7 +49,7 @@ from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fa
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
 from ddaudit.plants import Plant
-from ddaudit.registry import NoParams, check, probe
+from ddaudit.registry import NoParams, check, exhibit, probe
 
 __all__ = [
     "EXAMPLE_JOB",
@@ -111,6 +111,7 @@ __all__ = [
     "WrongResult",
     "check",
     "draft",
+    "exhibit",
     "fail",
     "meaning_of",
     "ok",

@@ -40,7 +40,9 @@ class NewerRecord(EvidenceProblem):
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    """Fields are added over time and none is renamed within one schema, so those of a later version are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
 
 class Answer(_Frozen):
@@ -66,6 +68,8 @@ class StepRecord(_Frozen):
     """Evidence kind -> its JSON facts (the arrays are in ``evidence.h5``)."""
     summary: Mapping[str, Any] = Field(default_factory=dict)
     """Small per-step numbers for tables: world size, tokens per second, launch seconds."""
+    exhibits: Mapping[str, Any] = Field(default_factory=dict)
+    """Exhibit name -> the small table that it made of the step's evidence, for pictures."""
 
 
 class Record(_Frozen):

@@ -1,4 +1,4 @@
-"""The registry of checks and probes: decorators that describe a function, and the table they fill.
+"""The registry of checks, exhibits and probes: decorators that describe a function, and the table they fill.
 
 A check is a generator function whose annotated parameters say what it needs: parameters whose type is a kind of
 :class:`~ddaudit.evidence.Evidence` (``X | None`` where it can do without), at most one whose type is a
@@ -26,7 +26,18 @@ from ddaudit.findings import QUESTIONS, Finding
 from ddaudit.limits import Limit, Limits
 from ddaudit.plants import Plant
 
-__all__ = ["CheckSpec", "NoParams", "ProbeSpec", "Registry", "Source", "check", "filling", "probe"]
+__all__ = [
+    "CheckSpec",
+    "ExhibitSpec",
+    "NoParams",
+    "ProbeSpec",
+    "Registry",
+    "Source",
+    "check",
+    "exhibit",
+    "filling",
+    "probe",
+]
 
 CheckFunction = Callable[..., Iterator[Finding]]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,6 +85,16 @@ class CheckSpec:
     def metrics(self) -> dict[str, Limit]:
         """``family.metric`` -> default limit of everything a runbook may set for this check."""
         return self.limits[1].metrics() if self.limits else {}
+
+
+@dataclass(frozen=True)
+class ExhibitSpec:
+    """A registered exhibit: a pure function from one kind of evidence to a small JSON table for the record."""
+
+    name: str
+    function: Callable[..., dict[str, Any] | None]
+    needs: type[Evidence]
+    source: Source
 
 
 @dataclass(frozen=True)
@@ -156,6 +177,30 @@ def check(id: str, *, asks: str, plant: Plant | Sequence[Plant] = (), question: 
     return register
 
 
+def exhibit(name: str) -> Callable[[F], F]:
+    """Registers an exhibit: ``function(evidence) -> dict | None``, whose numbers a report draws or tabulates.
+
+    Its one parameter is annotated with the kind of evidence it reads. The result must be JSON, and small: it is kept in
+    the record of every run. None says that the evidence holds nothing to show.
+
+    Raises:
+        PackProblem: the signature is not one kind of evidence.
+    """
+
+    def register(function: F) -> F:
+        needs, limits = _signature(function, name)
+        if len(needs) != 1 or limits is not None:
+            what = f"exhibit {name!r} has {len(needs)} evidence parameters"
+            raise PackProblem(what, where=str(_source(function)), expected="one, and nothing else")
+        spec = ExhibitSpec(name, function, next(iter(needs.values())).type, _source(function))
+        function.spec = spec  # type: ignore[attr-defined]
+        if (registry := _filling.get()) is not None:
+            registry.add_exhibit(spec)
+        return function
+
+    return register
+
+
 def probe(
     name: str,
     *,
@@ -178,10 +223,11 @@ def probe(
 
 @dataclass
 class Registry:
-    """Checks and probes by id. Filled by the pack loader; a second declaration of an id is an error naming both."""
+    """Checks, exhibits and probes by id, filled by the pack loader. An id declared twice is an error naming both."""
 
     checks: dict[str, CheckSpec] = field(default_factory=dict)
     probes: dict[str, ProbeSpec] = field(default_factory=dict)
+    exhibits: dict[str, ExhibitSpec] = field(default_factory=dict)
 
     def add_check(self, spec: CheckSpec) -> None:
         self._refuse_twice("check", spec.id, spec.source, self.checks.get(spec.id))
@@ -191,8 +237,12 @@ class Registry:
         self._refuse_twice("probe", spec.name, spec.source, self.probes.get(spec.name))
         self.probes[spec.name] = spec
 
+    def add_exhibit(self, spec: ExhibitSpec) -> None:
+        self._refuse_twice("exhibit", spec.name, spec.source, self.exhibits.get(spec.name))
+        self.exhibits[spec.name] = spec
+
     @staticmethod
-    def _refuse_twice(what: str, id: str, source: Source, other: CheckSpec | ProbeSpec | None) -> None:
+    def _refuse_twice(what: str, id: str, source: Source, other: CheckSpec | ExhibitSpec | ProbeSpec | None) -> None:
         if other is not None and other.source != source:
             raise PackProblem(
                 f"{what} {id!r} is declared twice",

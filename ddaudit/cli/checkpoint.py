@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddaudit.cli.common import emit_json, envelope, json_option
+from ddaudit.cli.common import emit_json, envelope, json_option, load_packs, load_waivers, waivers_option
+from ddaudit.cli.reports import Target, report_option, write_asked
 from ddaudit.cli.terminal import printable
 from ddaudit.errors import Exit, UsageProblem
 
@@ -46,9 +47,11 @@ def command() -> None:
 @click.option("--tp", type=click.IntRange(1), help="Its tensor-parallel size.")
 @click.option("--pp", type=click.IntRange(1), help="Its pipeline-parallel size.")
 @_JOBS
+@waivers_option
+@report_option(bare=False)
 @json_option
 def audit(path: str, level: str, job: str | None, target_ranks: int | None, tp: int | None, pp: int | None,
-          jobs: int, as_json: bool) -> int:  # fmt: skip
+          jobs: int, waivers: str | None, reports: tuple[Target, ...], as_json: bool) -> int:  # fmt: skip
     """Is the checkpoint complete, intact and resumable?
 
     Exit 0: OK or DEGRADED. 1: NOT-RESUMABLE, WRONG, BROKEN or SECURITY. 3: UNKNOWN.
@@ -56,9 +59,10 @@ def audit(path: str, level: str, job: str | None, target_ranks: int | None, tp: 
     from ddaudit.cli.checkpoint_audit import audit_path
     from ddaudit.cli.checkpoint_text import print_audit
 
-    result = audit_path(
-        path, level=level, job=job, target=(target_ranks, tp, pp), jobs=jobs, progress=_progress(as_json)
-    )
+    known = load_waivers(waivers, load_packs((), "builtin")) if waivers else None
+    result = audit_path(path, level=level, job=job, target=(target_ranks, tp, pp), jobs=jobs,
+                        progress=_progress(as_json), waivers=known)  # fmt: skip
+    write_asked(result.record(), None, reports, ())
     if as_json:
         emit_json(result.as_json())
     else:

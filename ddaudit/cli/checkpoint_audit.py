@@ -14,7 +14,9 @@ from ddaudit.findings import Finding, Status, Verdict
 
 if TYPE_CHECKING:
     from ddaudit.checkpoint.passes import Progress
+    from ddaudit.engine.waivers import Waivers
     from ddaudit.evidence.checkpoint import CheckpointFacts
+    from ddaudit.record import Record
 
 __all__ = ["AuditResult", "audit_path", "main", "make_manifest"]
 
@@ -51,9 +53,14 @@ class AuditResult:
 
     def as_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
+        from ddaudit.report.envelope import envelope
+
+        return envelope(self.record())
+
+    def record(self) -> Record:
+        """The record that reports are drawn from."""
         from ddaudit import __version__
         from ddaudit.record import Record, answers
-        from ddaudit.report.envelope import envelope
 
         facts = self.facts
         checkpoint = {
@@ -65,22 +72,23 @@ class AuditResult:
             "tensors": facts.tensors, "bytes_read": facts.bytes_read, "crcs_checked": facts.crcs_checked,
             "world": facts.world.model_dump(), "steps": [s.model_dump() for s in facts.steps if not s.tensor_of][:100],
             "siblings": [s.model_dump() for s in facts.siblings], "pointers": [p.model_dump() for p in facts.pointers],
+            "coverage": facts.coverage(),
         }  # fmt: skip
-        record = Record(
+        return Record(
             ddaudit_version=__version__, command="checkpoint audit", run_id="", created=time.time(),
             seconds=self.seconds,
             findings=self.findings, questions=answers(self.findings, {}), verdict=self.verdict,
             exit_code=int(self.exit),
             complete=True, extra={"checkpoint": checkpoint},
         )  # fmt: skip
-        return envelope(record)
 
 
 def audit_path(
     path: str, *, level: str = "full", job: str | None = None, target: Target = (None, None, None),
-    jobs: int = 1, progress: Progress | None = None,
+    jobs: int = 1, progress: Progress | None = None, waivers: Waivers | None = None,
 ) -> AuditResult:  # fmt: skip
-    """Audits the checkpoint at ``path``. ``target`` is (processes, tp, pp) of the job that will resume.
+    """Audits the checkpoint at ``path``. ``target`` is (processes, tp, pp) of the job that will resume. What
+    ``waivers`` cover counts as OK.
 
     Raises:
         CheckpointProblem: the path cannot be opened at all.
@@ -92,9 +100,13 @@ def audit_path(
     collected = collect(path, options)
     collected.folder.close()
     findings = tuple(judge_facts(collected.facts))
+    if waivers is not None:
+        findings = waivers.apply(findings)
+    about = tuple(waivers.report(findings)) if waivers is not None else ()
     from ddaudit.evidence.checkpoint_words import overall
 
-    return AuditResult(collected.facts, findings, overall(findings), _areas(findings), time.perf_counter() - begin)
+    told = (*findings, *about)
+    return AuditResult(collected.facts, told, overall(findings), _areas(findings), time.perf_counter() - begin)
 
 
 def judge_facts(facts: CheckpointFacts) -> list[Finding]:

@@ -13,8 +13,8 @@ import click
 from ddaudit.errors import Exit, UsageProblem
 
 if TYPE_CHECKING:
+    from ddaudit.engine.waivers import Waivers
     from ddaudit.packs import Packs
-    from ddaudit.record import Record
 
 __all__ = [
     "check_folder",
@@ -22,10 +22,13 @@ __all__ = [
     "envelope",
     "json_option",
     "load_packs",
+    "load_waivers",
     "pack_options",
     "parse_params",
     "problem_envelope",
-    "write_reports",
+    "verbosity",
+    "verbosity_options",
+    "waivers_option",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +49,36 @@ def pack_options(function: F) -> F:
         help="builtin: load nothing but ddaudit's own checks.",
     )  # fmt: skip
     return one(only(function))
+
+
+def verbosity_options(function: F) -> F:
+    """``-q`` and ``-v``; :func:`verbosity` makes one number of them."""
+    quiet = click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+    verbose = click.option("-v", "--verbose", is_flag=True, help="Also what passed, and the environment.")
+    return quiet(verbose(function))
+
+
+def verbosity(options: Mapping[str, Any]) -> int:
+    """-1, 0 or 1; UsageProblem when both were asked for."""
+    if options["quiet"] and options["verbose"]:
+        raise UsageProblem("-q and -v contradict each other", fix="drop one of them")
+    return int(options["verbose"]) - int(options["quiet"])
+
+
+def waivers_option(function: F) -> F:
+    """``--waivers FILE``; give it on to :func:`load_waivers`. No file is read because it lies nearby: what turns a red
+    run green is named on the command line."""
+    about = "Findings that somebody answers for, until a day (waivers.toml)."
+    return click.option("--waivers", type=click.Path(dir_okay=False), metavar="FILE", help=about)(function)
+
+
+def load_waivers(path: str | None, packs: Packs) -> Waivers:
+    """The waivers of a file as of today; none without one. UsageProblem when an entry is not sound."""
+    from datetime import date
+
+    from ddaudit.engine import waivers
+
+    return waivers.load_waivers(Path(path), packs.registry, date.today()) if path else waivers.Waivers()
 
 
 def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:
@@ -117,14 +150,3 @@ def check_folder(path: str) -> Path:
     if not folder.is_dir():
         raise UsageProblem("no such folder", where=path)
     return folder
-
-
-def write_reports(record: Record, run_dir: Path, formats: Sequence[str], template_folders: Sequence[Path]) -> None:
-    """Writes reports beside the record. One that cannot be written costs a line on stderr and nothing else: the record
-    has everything, and the verdict stands."""
-    from ddaudit import report
-
-    try:
-        report.write_reports(record, run_dir, formats, template_folders)
-    except OSError as error:
-        click.echo(f"ddaudit: reports were not written to {run_dir}: {error.strerror or error}", err=True)

@@ -38,6 +38,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "forecast": ("ddaudit.cli.forecast", "Will more devices help, and what becomes the limit?"),
     "report": ("ddaudit.cli.report", "Render a run again; rebuild what is missing."),
+    "diff": (
+        "ddaudit.cli.diff",
+        "Say what changed from one run to the next: measures beyond noise, environment, outcomes.",
+    ),
+    "baseline": ("ddaudit.cli.baseline", "Learn what good runs measure, and tell a regression from noise."),
     "list": ("ddaudit.cli.list_", "List checks, probes, runbooks, packs or plants."),
     "show": ("ddaudit.cli.show", "Explain one check, probe, runbook or finding id."),
     "lint": ("ddaudit.cli.lint", "Check runbooks and packs without devices."),

@@ -20,21 +20,25 @@ from ddaudit.cli.common import (
     envelope,
     json_option,
     load_packs,
+    load_waivers,
     pack_options,
     parse_params,
-    write_reports,
+    verbosity,
+    verbosity_options,
+    waivers_option,
 )
+from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.cli.streams import Stopped
+from ddaudit.cli.terminal import printable
 from ddaudit.errors import UsageProblem
 from ddaudit.redact import HIDE_USERS
 
 if TYPE_CHECKING:
     from ddaudit.engine import Session, Walk
+    from ddaudit.engine.baselines import Baseline
     from ddaudit.record import Record
 
 __all__ = ["command"]
-
-FORMATS = ("text", "json", "html", "md", "junit")
 
 
 @click.command("run")
@@ -52,21 +56,19 @@ FORMATS = ("text", "json", "html", "md", "junit")
 )
 @click.option("--resume", metavar="RUN", help="Go on with a run folder that was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the ordered steps and launch nothing.")
-@click.option(
-    "--report",
-    "reports",
-    multiple=True,
-    type=click.Choice(FORMATS),
-    help="Also write this format (html and md always are).",
-)
+@report_option()
 @click.option("--fail-on", type=click.Choice(["minor", "major", "critical"]), default="major", show_default=True)
 @click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
+@waivers_option
+@click.option(
+    "--baseline", type=click.Path(dir_okay=False), metavar="FILE", help="Hold measures against this baseline."
+)
 @click.option("--answers", multiple=True, metavar="STEP=pass|warn|fail", help="Answer a manual step.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
 @click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
 @click.option("--no-progress", is_flag=True, help="Nothing on stderr while it runs.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@verbosity_options
 @pack_options
 @json_option
 def command(**options: Any) -> int:
@@ -103,7 +105,8 @@ def _new(options: dict[str, Any]) -> Session:
 
 
 #: What the folder of a resumed run rules, as parameters of the command.
-RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail")
+RULED = ("runbook", "params", "only", "skip", "start", "device", "seed", "out", "fail_on", "strict", "warn_as_fail",
+         "waivers", "baseline")  # fmt: skip
 
 
 def _resumed(options: dict[str, Any]) -> Session:
@@ -130,7 +133,11 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
     if session.finished:
         click.echo("ddaudit: this run is finished; its report:", err=True)
         return _tell(restore(session.run_dir, session.packs)[0], session, options)
-    settings = Settings(**{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")})
+    settings = Settings(
+        **{name: options[name] for name in ("fail_on", "strict", "warn_as_fail")},
+        waivers=load_waivers(options["waivers"], session.packs),
+        baseline=_baseline(options["baseline"]),
+    )
     chosen = Options(settings, parse_params(options["answers"], "--answers"), _ask())
     view = LiveView(enabled=not (options["no_progress"] or options["quiet"]), ascii_only=options["ascii_only"])
     with session.walking(chosen, view) as walk, _signals(walk):
@@ -139,11 +146,17 @@ def _execute(session: Session, options: dict[str, Any]) -> int:
         return _tell(record, session, options)
 
 
+def _baseline(path: str | None) -> Baseline | None:
+    from ddaudit.engine.baselines import load_baseline
+
+    return load_baseline(Path(path)) if path else None
+
+
 def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
     from ddaudit import report
 
-    formats = dict.fromkeys(["html", "md", *options["reports"]])
-    write_reports(record, session.run_dir, [f for f in formats if f != "text"], session.packs.template_folders)
+    usual = [("html", None), ("md", None)]
+    write_asked(record, session.run_dir, [*usual, *options["reports"]], session.packs.template_folders)
     face = "json" if options["as_json"] else "text"
     width, color, plain = report.Options.terminal(sys.stdout, os.environ)
     text = report.render(
@@ -153,7 +166,7 @@ def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
         width=width,
         color=color,
         ascii_only=options["ascii_only"] or plain,
-        verbosity=-1 if options["quiet"] else 0,
+        verbosity=verbosity(options),
     )
     sys.stdout.write(text.rstrip("\n") + "\n")
     return record.exit_code
@@ -195,19 +208,20 @@ def _signals(walk: Walk) -> Iterator[None]:
 
 
 def _show_plan(session: Session, as_json: bool) -> int:
+    from ddaudit.cli.dry_run import effects, lines
+
     plan = session.plan
     if not plan.steps:
         raise UsageProblem("the plan has no step", fix="loosen --only and --skip")
     if as_json:
         shown = ("id", "probe", "nproc", "timeout_s", "needs", "when", "checks", "params")
         steps = [
-            {name: value for name, value in s.model_dump(mode="json").items() if name in shown} for s in plan.steps
+            {name: value for name, value in s.model_dump(mode="json").items() if name in shown}
+            | {"effects": effects(s)}
+            for s in plan.steps
         ]
         emit_json(envelope("run", "PASS", 0, dry_run=True, runbook=plan.runbook, device=plan.device, planned=steps))
         return 0
-    click.echo(f"{plan.runbook} on {plan.device}, at most {sum(s.timeout_s for s in plan.steps):.0f} s:")
-    for step in plan.steps:
-        needs = f" after {', '.join(step.needs)}" if step.needs else ""
-        what = f"{step.probe or 'manual':<10} {step.nproc} process(es)"
-        click.echo(f"  {step.id:<20} {what}, at most {step.timeout_s:.0f} s{needs}")
+    for line in lines(plan):
+        click.echo(printable(line))
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ddaudit.cli.common import emit_json, envelope, json_option, pack_options
+from ddaudit.cli.reports import ReportTarget, Target, write_asked
 from ddaudit.cli.terminal import printable
 from ddaudit.errors import Exit, UsageProblem
 
@@ -25,8 +26,9 @@ __all__ = ["command"]
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--job", help="Judge this job id; lines of other jobs are set aside.")
 @click.option("--since", metavar="TIME", help="Leave out what is older (2026-01-31T04:00, the hosts' clock).")
-@click.option("--report", type=click.Choice(["text", "incident"]), default="text", show_default=True,
-              help="text: ten lines for the terminal; incident: a Markdown post for the channel.")  # fmt: skip
+@click.option("--report", "reports", multiple=True, type=ReportTarget(bare=False, words=("text", "incident")),
+              help="text: ten lines for the terminal (default); incident: a Markdown post for the channel; "
+              "FORMAT:PATH: also write a report there. Repeatable.")  # fmt: skip
 @click.option("--live", is_flag=True, help="Look at running ranks of this host, read-only.")
 @click.option("--pid", "pids", multiple=True, type=int, help="With --live: a rank (repeatable); default: all of yours.")
 @click.option(
@@ -41,7 +43,7 @@ def command(
     paths: tuple[Path, ...],
     job: str | None,
     since: str | None,
-    report: str,
+    reports: tuple[Target, ...],
     live: bool,
     pids: tuple[int, ...],
     ask: str | None,
@@ -65,7 +67,14 @@ def command(
     else:
         answer = _read(list(paths), job, since, extra)
         source = ", ".join(str(p) for p in paths)
-    return _tell(answer, source, time.perf_counter() - start, report, as_json, extra)
+    seconds = time.perf_counter() - start
+    written = [(format, path) for format, path in reports if path is not None]
+    if written:
+        from ddaudit.cli.triage_record import record_of
+
+        write_asked(record_of(answer, source, seconds), None, written, [p / "templates" for p in extra])
+    told = [format for format, path in reports if path is None]
+    return _tell(answer, source, seconds, told[-1] if told else "text", as_json, extra)
 
 
 def _read(paths: list[Path], job: str | None, since: str | None, extra: list[Path]) -> Answer:

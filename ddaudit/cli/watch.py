@@ -6,17 +6,26 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ddaudit.cli.common import json_option, load_packs, pack_options
+from ddaudit.cli.common import (
+    json_option,
+    load_packs,
+    load_waivers,
+    pack_options,
+    verbosity,
+    verbosity_options,
+    waivers_option,
+)
+from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.errors import UsageProblem
 
 __all__ = ["command"]
 
-FORMATS = ("text", "json", "html", "md", "junit")
 #: What ``--expect`` may claim: its word -> the kind that checks know.
 EXPECTED = {
     "global_batch": "global_batch",
@@ -45,12 +54,13 @@ EXPECTED = {
 @click.option(
     "--out", type=click.Path(file_okay=False), default="ddaudit-runs", show_default=True, help="Root of run folders."
 )
-@click.option("--report", "reports", multiple=True, type=click.Choice(FORMATS), help="Also write this format.")
+@report_option()
 @click.option("--fail-on", type=click.Choice(["minor", "major", "critical"]), default="major", show_default=True)
 @click.option("--strict", is_flag=True, help="Any SKIP or ERROR makes the run inconclusive.")
+@waivers_option
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@verbosity_options
 @pack_options
 @json_option
 def command(words: tuple[str, ...], **options: Any) -> int:
@@ -61,6 +71,7 @@ def command(words: tuple[str, ...], **options: Any) -> int:
     from ddaudit.engine.journal import Settings
     from ddaudit.engine.watched import Watched, watch_command
 
+    loaded = load_packs(options["pack"], options["packs"])
     asked = Watched(
         argv=list(words),
         out=Path(options["out"]),
@@ -70,11 +81,14 @@ def command(words: tuple[str, ...], **options: Any) -> int:
         hang_s=options["hang_timeout"],
         expected=parse_expected(options["expect"]),
         continues=_run_folder(options["continues"]),
-        settings=Settings.model_validate({k: options[k] for k in ("fail_on", "strict", "warn_as_fail")}),
+        settings=Settings(
+            **{k: options[k] for k in ("fail_on", "strict", "warn_as_fail")},
+            waivers=load_waivers(options["waivers"], loaded),
+        ),
         to_stderr=options["as_json"],
     )
-    record, run_dir = watch_command(asked, load_packs(options["pack"], options["packs"]))
-    return _tell(record, run_dir, options)
+    record, run_dir = watch_command(asked, loaded)
+    return _tell(record, run_dir, options, loaded.template_folders)
 
 
 def _run_folder(given: str | None) -> Path | None:
@@ -97,14 +111,11 @@ def parse_expected(words: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
-def _tell(record: Any, run_dir: Path, options: dict[str, Any]) -> int:
+def _tell(record: Any, run_dir: Path, options: dict[str, Any], folders: Sequence[Path]) -> int:
     """The script had stdout to itself until now: our words go to stderr, and with --json the object to stdout."""
     from ddaudit import report
-    from ddaudit.cli.common import load_packs
 
-    folders = load_packs(options["pack"], options["packs"]).template_folders
-    formats = dict.fromkeys(["html", "md", *options["reports"]])
-    report.write_reports(record, run_dir, [f for f in formats if f != "text"], folders)
+    write_asked(record, run_dir, [("html", None), ("md", None), *options["reports"]], folders)
     stream = sys.stdout if options["as_json"] else sys.stderr
     width, color, plain = report.Options.terminal(stream, os.environ)
     text = report.render(
@@ -114,7 +125,7 @@ def _tell(record: Any, run_dir: Path, options: dict[str, Any]) -> int:
         width=width,
         color=color,
         ascii_only=options["ascii_only"] or plain,
-        verbosity=-1 if options["quiet"] else 0,
+        verbosity=verbosity(options),
     )
     stream.write(text.rstrip("\n") + "\n")
     return int(record.exit_code)

@@ -10,8 +10,11 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ddaudit.engine.baselines import Baseline
 from ddaudit.engine.folder import JOURNAL, refuse_links
-from ddaudit.engine.outcome import State
+from ddaudit.engine.measured import named_device
+from ddaudit.engine.outcome import Standards, State
+from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import EvidenceProblem
 from ddaudit.evidence.events import Stream, read_stream
 from ddaudit.findings import Severity
@@ -38,6 +41,12 @@ class Settings(_Event):
     fail_on: Severity = Severity.MAJOR
     strict: bool = False
     warn_as_fail: bool = False
+    waivers: Waivers = Field(default_factory=Waivers)
+    baseline: Baseline | None = None
+
+    def standards(self, facts: Mapping[str, Any]) -> Standards:
+        """What steps are held against on a machine with these facts."""
+        return Standards(self.waivers, self.baseline, named_device(facts))
 
 
 class Head(_Event):
@@ -47,6 +56,10 @@ class Head(_Event):
     created: float
     facts: Mapping[str, Any]
     options: Settings = Field(default_factory=Settings)
+
+    @property
+    def standards(self) -> Standards:
+        return self.options.standards(self.facts)
 
 
 class Ended(_Event):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ddaudit.engine.baselines import Baseline
+from ddaudit.engine.exhibits import exhibits
 from ddaudit.engine.judge import judge
+from ddaudit.engine.relative import settled
 from ddaudit.engine.summary import summarise
+from ddaudit.engine.waivers import Waivers
 from ddaudit.evidence.base import Evidence
 from ddaudit.evidence.launch import LaunchFacts
 from ddaudit.findings import Finding, Severity, Status, draft
@@ -17,7 +21,18 @@ from ddaudit.registry import Registry
 from ddaudit.runbook import resolve, resolve_text
 from ddaudit.runbook.model import PlannedStep
 
-__all__ = ["Judged", "Outcome", "State", "blocks", "edge", "evidence_kinds", "judge_step", "prepared", "step_record"]
+__all__ = [
+    "Judged",
+    "Outcome",
+    "Standards",
+    "State",
+    "blocks",
+    "edge",
+    "evidence_kinds",
+    "judge_step",
+    "prepared",
+    "step_record",
+]
 
 State = Literal["done", "failed", "skipped", "timed-out", "interrupted"]
 LAUNCH_CHECK = "launch.ranks"
@@ -45,11 +60,21 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Standards:
+    """What a run is held against besides its runbook: waivers, and a baseline's numbers for one device type."""
+
+    waivers: Waivers = field(default_factory=Waivers)
+    baseline: Baseline | None = None
+    device: str = ""
+
+
+@dataclass(frozen=True)
 class Judged:
     """A step's outcome with its findings."""
 
     outcome: Outcome
     findings: tuple[Finding, ...]
+    exhibits: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepared(step: PlannedStep, before: Sequence[Judged]) -> PlannedStep:
@@ -73,10 +98,17 @@ def evidence_kinds(registry: Registry) -> list[type[Evidence]]:
     return list(kinds.values())
 
 
-def judge_step(outcome: Outcome, registry: Registry, before: Sequence[Judged]) -> Judged:
-    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one."""
-    found = _findings(outcome, registry, [j.outcome for j in before])
-    return Judged(outcome, tuple(Finding.model_validate(redact_value(f.model_dump())) for f in found))
+def judge_step(
+    outcome: Outcome, registry: Registry, before: Sequence[Judged], standards: Standards | None = None
+) -> Judged:
+    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one. What
+    ``standards`` waive does not stop the steps that build on this one."""
+    given = standards or Standards()
+    step, skipped = settled(outcome.step, outcome.evidence, given.baseline, given.device)
+    told = _findings(replace(outcome, step=step), registry, [j.outcome for j in before])
+    found = given.waivers.apply([*told, *skipped])
+    redacted = tuple(Finding.model_validate(redact_value(f.model_dump())) for f in found)
+    return Judged(outcome, redacted, redact_value(exhibits(outcome.evidence, registry)))
 
 
 def _findings(outcome: Outcome, registry: Registry, others: Sequence[Outcome]) -> list[Finding]:
@@ -163,8 +195,9 @@ def edge(step: PlannedStep, findings: Sequence[Finding]) -> str:
     return {Status.FAIL: step.on.fail, Status.ERROR: step.on.error, Status.WARN: step.on.warn}[worst]
 
 
-def step_record(outcome: Outcome) -> StepRecord:
-    """The step's part of the record: facts without arrays, and the small numbers tables show."""
+def step_record(judged: Judged) -> StepRecord:
+    """The step's part of the record: facts without arrays, and the small numbers tables and pictures show."""
+    outcome = judged.outcome
     facts: dict[str, dict[str, Any]] = {}
     for kind, item in outcome.evidence.items():
         facts[kind] = redact_value(item.brief())
@@ -177,4 +210,5 @@ def step_record(outcome: Outcome) -> StepRecord:
         seconds=outcome.seconds,
         evidence=facts,
         summary=summarise(outcome.evidence),
+        exhibits=judged.exhibits,
     )

@@ -6,13 +6,16 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddaudit import __version__
+from ddaudit.engine.baselines import judge_baseline
 from ddaudit.engine.folder import writing
 from ddaudit.engine.gather import gather
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
 from ddaudit.engine.outcome import Judged, Outcome, evidence_kinds, judge_step, prepared, step_record
+from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import Exit, LaunchProblem, Problem
 from ddaudit.evidence.store import write_h5
 from ddaudit.findings import QUESTIONS, Finding, Status, Verdict, conclude, draft
@@ -43,7 +46,7 @@ def judged_from_disk(run_dir: Path, plan: Plan, journal: Journal, registry: Regi
     for ended in journal.ended.values():
         if ended.id in steps:
             outcome = _outcome(run_dir, _told(steps[ended.id], ended, judged), ended, registry)
-            judged.append(judge_step(outcome, registry, judged))
+            judged.append(judge_step(outcome, registry, judged, journal.head.standards))
     return judged
 
 
@@ -70,14 +73,17 @@ def _never_reached(plan: Plan, judged: Sequence[Judged], registry: Registry) -> 
     return [judge_step(Outcome(step, "interrupted", reason), registry, judged) for step in left]
 
 
-def rebuild(run_dir: Path, packs: Packs) -> Record:
+def rebuild(run_dir: Path, packs: Packs, waivers: Waivers | None = None) -> Record:
     """Makes the record and ``evidence.h5`` anew, judging every step again. Where the folder cannot be written, as on a
-    read-only medium, the record has no digest of arrays.
+    read-only medium, the record has no digest of arrays. ``waivers`` take the place of those that the run was given.
 
     Raises:
         EvidenceProblem: plan or journal cannot be read.
     """
     plan, journal = read_plan(run_dir), read_journal(run_dir)
+    if waivers is not None:
+        options = journal.head.options.model_copy(update={"waivers": waivers})
+        journal = replace(journal, head=journal.head.model_copy(update={"options": options}))
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)
     if not journal.completes(plan):
         judged += _never_reached(plan, judged, packs.registry)
@@ -102,11 +108,9 @@ def file_digest(path: Path) -> str:
 
 def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidence_sha256: str | None) -> Record:
     """Joins everything into the record; its plan shows what each step was told."""
-    findings = (*map(_pack_finding, journal.failures), *(f for j in judged for f in j.findings))
     told = {j.outcome.step.id: j.outcome.step for j in judged}
     shown = plan.model_copy(update={"steps": tuple(told.get(s.id, s) for s in plan.steps)})
-    verdict, code = _conclude(journal, plan, findings)
-    return Record(
+    record = Record(
         ddaudit_version=__version__,
         command=journal.head.command,
         run_id=plan.run_id,
@@ -114,14 +118,24 @@ def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidenc
         seconds=journal.seconds if journal.end else None,
         plan=Plan.model_validate(redact_value(shown.model_dump(by_alias=True))),
         facts={**journal.head.facts, "evidence_sha256": evidence_sha256},
-        steps=tuple(step_record(j.outcome) for j in judged),
-        findings=findings,
-        questions=answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps}),
-        verdict=verdict,
-        exit_code=int(code),
+        steps=tuple(step_record(j) for j in judged),
         fail_on=journal.head.options.fail_on,
         complete=journal.completes(plan),
     )
+    findings = (*map(_pack_finding, journal.failures), *(f for j in judged for f in j.findings))
+    return _concluded(record, journal, plan, findings)
+
+
+def _concluded(record: Record, journal: Journal, plan: Plan, findings: tuple[Finding, ...]) -> Record:
+    """The record with what the baseline and the waivers say, its answers and its verdict."""
+    options = journal.head.options
+    if options.baseline is not None and journal.end is not None:
+        findings = (*findings, *options.waivers.apply(list(judge_baseline(record, options.baseline))))
+    findings = (*findings, *options.waivers.report(findings))
+    verdict, code = _conclude(journal, plan, findings)
+    answered = answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps})
+    found = {"findings": findings, "questions": answered, "verdict": verdict, "exit_code": int(code)}
+    return record.model_copy(update=found)
 
 
 def _conclude(journal: Journal, plan: Plan, findings: Sequence[Finding]) -> tuple[Verdict, Exit]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from ddaudit.engine.folder import in_use, refuse_links, writing
 from ddaudit.engine.journal import read_journal
 from ddaudit.engine.rebuild import file_digest, judged_from_disk, rebuild, write_evidence
+from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import EvidenceProblem, LaunchProblem
 from ddaudit.packs import Packs
 from ddaudit.record import NewerRecord, Record, load_record, save_record
@@ -14,8 +15,10 @@ from ddaudit.record import NewerRecord, Record, load_record, save_record
 __all__ = ["restore"]
 
 
-def restore(run_dir: Path, packs: Packs, *, rejudge: bool = False) -> tuple[Record, list[str]]:
-    """Returns the run's record and notes on what had to be mended.
+def restore(
+    run_dir: Path, packs: Packs, *, rejudge: bool = False, waivers: Waivers | None = None
+) -> tuple[Record, list[str]]:
+    """Returns the run's record and notes on what had to be mended. ``waivers`` mean judging again with them.
 
     Raises:
         EvidenceProblem: neither the record nor plan and events can be read, or the record is of a newer version.
@@ -30,8 +33,8 @@ def restore(run_dir: Path, packs: Packs, *, rejudge: bool = False) -> tuple[Reco
         if not (run_dir / "plan.json").is_file():
             raise
         return _rebuilt(run_dir, packs, [f"{problem.where}: {problem.what}: rebuilt from the events"])
-    if rejudge:
-        return _rebuilt(run_dir, packs, ["judged again"])
+    if rejudge or waivers is not None:
+        return _rebuilt(run_dir, packs, ["judged again"], waivers)
     if not record.complete:
         going = in_use(run_dir)
         told = "the run goes on" if going else "the run was broken off"
@@ -39,8 +42,8 @@ def restore(run_dir: Path, packs: Packs, *, rejudge: bool = False) -> tuple[Reco
     return record, notes + _mend_evidence(run_dir, record, packs)
 
 
-def _rebuilt(run_dir: Path, packs: Packs, notes: list[str]) -> tuple[Record, list[str]]:
-    record = rebuild(run_dir, packs)
+def _rebuilt(run_dir: Path, packs: Packs, notes: list[str], waivers: Waivers | None = None) -> tuple[Record, list[str]]:
+    record = rebuild(run_dir, packs, waivers)
     try:
         with writing(run_dir):
             save_record(record, run_dir)

@@ -69,7 +69,7 @@ def watch_command(asked: Watched, packs: Packs) -> tuple[Record, Path]:
         for failure in packs.failures:
             folder.emit("pack-failure", failure=vars(failure))
         ended, outcome = _run(asked, run_dir, step, packs)
-        judged = judge_step(outcome, packs.registry, [])
+        judged = judge_step(outcome, packs.registry, [], asked.settings.standards(facts))
         told = {name: getattr(outcome, name) for name in ("state", "reason", "started", "seconds", "folder")}
         folder.emit("step", id=step.id, **told, params=dict(step.params))
         digest = write_evidence(run_dir, [judged])

@@ -42,6 +42,9 @@ Unit = Literal["update", "micro-batch", "sample", "process-update", "epoch", "to
 #: it), ``recomputed`` (the framework derives it on resume), ``unsaved`` (the framework never saves it).
 Promise = Literal["required", "expected", "recomputed", "unsaved"]
 
+MAX_FAULTS = 30
+"""Of a coverage table: what a reader looks through; the findings hold them all."""
+
 Purpose = Literal["training", "weights", "loader-state", "unknown"]
 
 
@@ -224,6 +227,31 @@ class CheckpointFacts(JsonEvidence):
 
     def area(self, name: str) -> Area | None:
         return next((a for a in self.areas if a.name == name), None)
+
+    def coverage(self) -> list[dict[str, Any]]:
+        """What is there of what should be: rows of ``name``, ``share`` (0 to 1) and ``note``. Areas first (a gradient
+        scaler, which most jobs lack, and what a framework recomputes only where they are stored), then up to 30 faults,
+        the least covered first."""
+        due = [a for a in self.areas if a.promise in ("required", "expected") and a.name != "scaler"]
+        rows = [_area_row(a, self.optimizer) for a in self.areas if a.present or a in due]
+        faults = sorted((_fault_row(f) for f in self.faults), key=lambda row: float(row["share"]))
+        return [*rows, *faults[:MAX_FAULTS]]
+
+
+def _area_row(area: Area, optimizer: OptimizerFacts | None) -> dict[str, Any]:
+    if area.name == "optimizer" and area.present and optimizer is not None and optimizer.parameters:
+        note = f"state of {optimizer.covered} of {optimizer.parameters} parameters"
+        return {"name": area.name, "share": min(1.0, optimizer.covered / optimizer.parameters), "note": note}
+    note = f"{area.count} entries" if area.present else f"nothing stored ({area.promise})"
+    return {"name": area.name, "share": float(area.present), "note": note}
+
+
+def _fault_row(fault: Fault) -> dict[str, Any]:
+    name = fault.tensor or fault.key or fault.file or fault.kind
+    share = 0.0
+    if isinstance(fault.measured, int | float) and isinstance(fault.limit, int | float) and fault.limit > 0:
+        share = min(1.0, max(0.0, fault.measured / fault.limit))
+    return {"name": name, "share": share, "note": f"{fault.kind}: {fault.text}"}
 
 
 class Difference(_Frozen):

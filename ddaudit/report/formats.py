@@ -38,6 +38,9 @@ FORMATS: dict[str, Format] = {
         Format("html", "report.html", "ddaudit.report.html:render_html", "one page, no script, no network"),
         Format("md", "report.md", "ddaudit.report.markdown:render_markdown", "Markdown for tickets and merge requests"),
         Format("junit", "junit.xml", "ddaudit.report.junit:render_junit", "JUnit (xunit2) for CI servers"),
+        Format("github", "github.md", "ddaudit.report.github:render_github", "GitHub's step summary, and annotations"),
+        Format("prom", "ddaudit.prom", "ddaudit.report.prom:render_prom", "Prometheus' textfile collector"),
+        Format("incident", "incident.md", "ddaudit.report.incident:render_incident", "a post for the incident channel"),
     )
 }
 
@@ -55,6 +58,7 @@ def render(
     color: bool = False,
     ascii_only: bool = False,
     verbosity: int = 0,
+    pictures: bool = True,
 ) -> str:
     """Renders a record; see :class:`~ddaudit.report.options.Options` for the keywords.
 
@@ -63,7 +67,7 @@ def render(
     """
     if format not in FORMATS:
         raise UsageProblem(f"no format is called {format!r}", fix=suggest(format, FORMATS))
-    options = Options(run_dir, tuple(template_folders), width, color, ascii_only, verbosity)
+    options = Options(run_dir, tuple(template_folders), width, color, ascii_only, verbosity, pictures)
     return FORMATS[format].function()(record, options)
 
 

@@ -89,7 +89,8 @@ def _nothing_bad(record: Record) -> Iterator[Headline]:
 def _incident(incident: Mapping[str, Any]) -> Iterator[Headline]:
     """A triage's own attribution (DESIGN of the JSON object: cause, confidence, guilty, evidence, first_action)."""
     if incident.get("cause"):
-        yield Headline("Cause", visible(incident["cause"], LIMIT))
+        title = f"{incident['title']} ({incident['cause']})" if incident.get("title") else incident["cause"]
+        yield Headline("Cause", visible(title, LIMIT))
     if evidence := incident.get("evidence"):
         first = evidence[0] if isinstance(evidence, list | tuple) else evidence
         words = first.get("text", "") if isinstance(first, Mapping) else first
@@ -100,7 +101,7 @@ def _incident(incident: Mapping[str, Any]) -> Iterator[Headline]:
         yield Headline("Who", visible(", ".join(f"{k} {v}".strip() for k, v in named if v is not None), LIMIT))
     if action := incident.get("first_action"):
         words = action.get("text", "") if isinstance(action, Mapping) else action
-        commands = action.get("commands", ()) if isinstance(action, Mapping) else ()
+        commands = action.get("commands", ()) if isinstance(action, Mapping) else incident.get("commands", ())
         yield Headline("Do now", visible(words, LIMIT), tuple(visible(c, LIMIT) for c in commands[:3]))
 
 

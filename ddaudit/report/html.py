@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from ddaudit.jsonio import dumps
 from ddaudit.record import Record
+from ddaudit.report.gallery import areas
 from ddaudit.report.options import Options
 from ddaudit.report.safe import LINE_LIMIT, json_text
 from ddaudit.report.templating import render_template
@@ -16,20 +17,22 @@ from ddaudit.report.view import build_view
 
 __all__ = ["render_html"]
 
-#: A larger record is embedded without the evidence of its steps and with long strings cut: pages stay light to open.
-MAX_EMBEDDED = 1 << 20
+#: A larger record is embedded without evidence and tables of its steps and with long strings cut: pages stay light.
+MAX_EMBEDDED = 160_000
 
 
 def render_html(record: Record, options: Options) -> str:
     """One file: no script runs, nothing is fetched.
 
-    The template is given ``view``, ``record_json`` (the record, safe inside a script element) and ``record_whole``.
+    The template is given ``view``, ``areas`` (pictures by area), ``record_json`` (the record, safe inside a script
+    element) and ``record_whole``.
     """
     text, whole = _embedded(record)
     # json_text already took from `<`, `>` and `&` what HTML gives them; escaping again would break the JSON.
     names = {"record_json": Markup(text), "record_whole": whole}  # noqa: S704
+    drawn = areas(record) if options.pictures else ()
     view = build_view(record, options.run_dir)
-    return render_template("report.html.j2", view, options.template_folders, html=True, **names)
+    return render_template("report.html.j2", view, options.template_folders, html=True, areas=drawn, **names)
 
 
 def _embedded(record: Record) -> tuple[str, bool]:
@@ -38,8 +41,17 @@ def _embedded(record: Record) -> tuple[str, bool]:
     text = json_text(dumps(data), html=True)
     if len(text) <= MAX_EMBEDDED:
         return text, True
-    steps = [{**step, "evidence": {}} for step in data["steps"]]
-    return json_text(dumps(_shortened({**data, "steps": steps})), html=True), False
+    less = {
+        "steps": [{**step, "evidence": {}, "exhibits": {}} for step in data["steps"]],
+        "findings": [_known(finding) for finding in data["findings"]],
+    }
+    return json_text(dumps(_shortened({**data, **less})), html=True), False
+
+
+def _known(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A finding without what it does not say."""
+    said = {key: item for key, item in value.items() if item is not None}
+    return {key: _known(item) if isinstance(item, Mapping) else item for key, item in said.items()}
 
 
 def _shortened(value: Any) -> Any:

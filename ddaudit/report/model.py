@@ -10,7 +10,20 @@ from dataclasses import dataclass
 
 from ddaudit.findings import Severity, Status, Verdict
 
-__all__ = ["AnswerView", "Fact", "Headline", "Mark", "Matrix", "Missing", "Row", "StepView", "View"]
+__all__ = [
+    "AnswerView",
+    "Fact",
+    "Headline",
+    "IncidentView",
+    "Mark",
+    "Matrix",
+    "Missing",
+    "Node",
+    "ProofLine",
+    "Row",
+    "StepView",
+    "View",
+]
 
 
 @dataclass(frozen=True)
@@ -149,6 +162,42 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class ProofLine:
+    """One line of a log or dump that proves an incident."""
+
+    file: str
+    line: str
+    text: str
+
+
+@dataclass(frozen=True)
+class IncidentView:
+    """What a triage found: ``proof`` are its lines, ``alternatives`` pairs of another cause and why it is not that."""
+
+    cause: str
+    title: str
+    confidence: str
+    since: str
+    why: str
+    proof: tuple[ProofLine, ...]
+    alternatives: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A step of a triage runbook's page and where it leads: ``edges`` are (outcome, target, whether it was walked).
+
+    ``mark`` is None for a step that the walk did not reach.
+    """
+
+    id: str
+    title: str
+    mark: Mark | None
+    edges: tuple[tuple[str, str, bool], ...]
+
+
+@dataclass(frozen=True)
 class View:
     """A whole report."""
 
@@ -173,3 +222,5 @@ class View:
     repeat: tuple[Fact, ...]
     repeat_command: str
     version: str
+    incident: IncidentView | None = None
+    path: tuple[Node, ...] = ()

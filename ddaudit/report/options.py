@@ -20,6 +20,7 @@ class Options:
     color: whether the text report may use colour.
     ascii_only: glyphs as words (``[ok]``, ``[FAIL]``) and no character beyond ASCII.
     verbosity: -1 the first ten lines only, 0 the usual, 1 also passing checks and the environment.
+    pictures: whether a page is drawn with pictures, which take about two seconds.
     """
 
     run_dir: Path | None = None
@@ -28,6 +29,7 @@ class Options:
     color: bool = False
     ascii_only: bool = False
     verbosity: int = 0
+    pictures: bool = True
 
     @staticmethod
     def terminal(stream: TextIO, environ: Mapping[str, str], color: str = "auto") -> tuple[int, bool, bool]:

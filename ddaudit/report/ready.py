@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ddaudit.findings import Finding, Status, Verdict
 from ddaudit.record import Record, StepRecord
 from ddaudit.report.model import Mark, Matrix, Row, mark
 from ddaudit.report.numbers import quantity
 from ddaudit.report.safe import visible
-from ddaudit.report.scene import parallelism, world_size
+from ddaudit.report.scene import capacity, parallelism, world_size
 
 __all__ = ["EQUALITY", "matrix"]
 
@@ -19,13 +21,13 @@ EQUALITY = "parallel.equals-single"
 #: Summary keys of a step that become columns when any step has them: key -> (head, unit).
 MEASURES: dict[str, tuple[str, str]] = {
     "tokens_per_s": ("tokens/s", "1"),
-    "mfu": ("MFU", "1"),
-    "exposed_comm": ("exposed communication", "1"),
+    "mfu": ("MFU", "%"),
+    "exposed_comm": ("exposed communication", "%"),
     "peak_bytes": ("peak memory", "byte"),
     "headroom_bytes": ("memory headroom", "byte"),
     "save_s": ("save", "s"),
     "load_s": ("load", "s"),
-    "restart_s": ("restart", "s"),
+    "restart_s": ("start to first step", "s"),
 }
 
 
@@ -34,17 +36,47 @@ def matrix(record: Record, problems: Sequence[Row]) -> Matrix | None:
     trained = [(name, step) for step in record.steps if (name := parallelism(record, step))]
     if not any((world_size(step) or 1) > 1 for _, step in trained):
         return None
-    measures = [key for key in MEASURES if any(step.summary.get(key) is not None for _, step in trained)]
+    known = {step.id: _measures(record, step) for _, step in trained}
+    measures = [key for key in MEASURES if any(table.get(key) is not None for table in known.values())]
     columns = ("step", "ranks", "runs", "equals one device", *(MEASURES[key][0] for key in measures))
-    rows = tuple((name, _cells(record, name, step, measures)) for name, step in trained)
+    rows = tuple((name, _cells(record, name, step, [known[step.id].get(k) for k in measures], measures))
+                 for name, step in trained)  # fmt: skip
     return Matrix(columns, rows, _advice(record, problems, [name for name, _ in trained]))
 
 
-def _cells(record: Record, name: str, step: StepRecord, measures: list[str]) -> tuple[str | Mark, ...]:
+def _cells(
+    record: Record, name: str, step: StepRecord, values: Sequence[Any], measures: Sequence[str]
+) -> tuple[str | Mark, ...]:
     ranks = world_size(step)
     mine = [f for f in record.findings if f.step == step.id and f.check == EQUALITY]
-    numbers = tuple(quantity(step.summary.get(key), MEASURES[key][1]) for key in measures)
+    numbers = tuple(_shown(value, MEASURES[key][1]) for key, value in zip(measures, values, strict=True))
     return (visible(step.id, 80), str(ranks or "–"), mark(step.state), _equality(name, mine), *numbers)
+
+
+def _shown(value: Any, unit: str) -> str:
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return f"{value:.0%}" if unit == "%" and whole else quantity(value, unit)
+
+
+def _measures(record: Record, step: StepRecord) -> dict[str, Any]:
+    """The step's numbers by the keys of :data:`MEASURES`: those of its summary, and what its evidence tells."""
+    found: dict[str, Any] = {}
+    if isinstance(books := step.exhibits.get("ledger"), Mapping):
+        whole, lines = books.get("step_s"), books.get("lines", {})
+        waits = [lines.get(name, 0.0) for name in ("communication", "peer wait", "stage wait")]
+        found["exposed_comm"] = sum(waits) / whole if whole and isinstance(whole, float) else None
+    if isinstance(memory := step.exhibits.get("memory"), Mapping):
+        found["peak_bytes"] = memory["peak_bytes"]
+        limit = capacity(record, memory["kind"])
+        found["headroom_bytes"] = None if limit is None else limit - memory["peak_bytes"]
+    written = step.evidence.get("training", {}).get("checkpoints", ())
+    for action, key in (("save", "save_s"), ("load", "load_s")):
+        found[key] = max(
+            (c["seconds"] for c in written if c.get("action") == action and c.get("seconds")), default=None
+        )
+    started = [r.get("first_step_s") for r in step.evidence.get("launch-ledger", {}).get("ranks", ())]
+    found["restart_s"] = max((s for s in started if isinstance(s, int | float)), default=None)
+    return found | {key: value for key, value in step.summary.items() if key in MEASURES}
 
 
 def _equality(name: str, findings: Sequence[Finding]) -> str | Mark:

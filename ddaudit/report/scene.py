@@ -9,7 +9,7 @@ from ddaudit.record import Record, StepRecord
 from ddaudit.report.numbers import duration
 from ddaudit.report.safe import visible
 
-__all__ = ["backends", "first_line", "hosts", "parallelism", "world_size"]
+__all__ = ["backends", "capacity", "first_line", "hosts", "parallelism", "world_size"]
 
 
 def _places(record: Record) -> Iterator[Mapping[str, Any]]:
@@ -79,3 +79,18 @@ def _device(record: Record) -> str:
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
+
+
+def capacity(record: Record, kind: str) -> float | None:
+    """Bytes that a rank could use: of the smallest device of the run, or of the host's memory shared by its ranks.
+
+    ``kind`` is "device" or "process".
+    """
+    if kind == "process":
+        found = record.facts.get("memory_bytes")
+        ranks = record.facts.get("ranks")
+        share = ranks if isinstance(ranks, int) and ranks > 0 and len(hosts(record)) == 1 else 1
+        return float(found) / share if isinstance(found, int | float) else None
+    reports = [step.evidence.get("devices", {}).get("devices", ()) for step in record.steps]
+    sizes = [d.get("memory_bytes") for devices in reports for d in devices if isinstance(d, Mapping)]
+    return min((float(s) for s in sizes if isinstance(s, int | float)), default=None)

@@ -33,6 +33,7 @@ def render_text(record: Record, options: Options) -> str:
     page.head(view)
     if options.verbosity > QUIET:
         page.problems(view.problems)
+        page.path(view)
         page.questions(view)
         page.matrix(view.matrix)
         page.steps(view, full=options.verbosity >= VERBOSE)
@@ -129,6 +130,20 @@ class _Page:
             for command in row.commands:
                 self.command(command, 8)
 
+    def path(self, view: View) -> None:
+        """The page of a triage runbook as a tree, the edges that were walked in full."""
+        if not view.path:
+            return
+        self.title("Path taken")
+        for node in view.path:
+            lead = self.mark(node.mark) if node.mark else self.t("· not reached", COLORS["none"])
+            self.line(lead, "  ", self.t(node.id, "bold"), f"  {node.title}")
+            for outcome, target, walked in node.edges:
+                if walked:
+                    self.line(self.t(f"└─ {outcome} → {target}", "bold"), indent=4)
+                elif node.mark:
+                    self.line(f"   {outcome} → {target}", indent=4)
+
     def questions(self, view: View) -> None:
         self.title("Seven questions")
         for answer in view.questions:
@@ -140,10 +155,19 @@ class _Page:
         if matrix is None:
             return
         self.title("Ready to scale?")
-        table = self.table("parallelism", *matrix.columns)
-        for name, cells in matrix.rows:
-            table.add_row(self.t(name), *(self.mark(c) if isinstance(c, Mark) else self.t(c) for c in cells))
+        heads = ("parallelism", *matrix.columns)
+        rows = [(name, *cells) for name, cells in matrix.rows]
+        widths = [
+            max(len(word) for word in (*heads[i].split(), *(str(row[i]) for row in rows))) for i in range(len(heads))
+        ]
+        fitting = [i for i in range(len(heads)) if sum(w + 2 for w in widths[: i + 1]) <= self.console.width]
+        shown = max(len(fitting), 2)
+        table = self.table(*heads[:shown])
+        for row in rows:
+            table.add_row(*(self.mark(c) if isinstance(c, Mark) else self.t(c) for c in row[:shown]))
         self.console.print(table)
+        if left := heads[shown:]:
+            self.line(f"wider, or on the page: {', '.join(left)}")
         self.line(matrix.advice)
 
     def steps(self, view: View, *, full: bool) -> None:

@@ -12,9 +12,11 @@ from ddaudit.record import Answer, Record, StepRecord
 from ddaudit.report.environment import differences, environment, repeat, repeat_command
 from ddaudit.report.groups import Group, group, place
 from ddaudit.report.headline import headlines
+from ddaudit.report.incident_view import incident_of
 from ddaudit.report.missing import not_measured
 from ddaudit.report.model import AnswerView, Mark, Row, StepView, View, mark
 from ddaudit.report.numbers import duration, quantity
+from ddaudit.report.path import walked
 from ddaudit.report.ready import EQUALITY, matrix
 from ddaudit.report.safe import visible
 from ddaudit.report.scene import first_line, parallelism
@@ -54,6 +56,8 @@ def build_view(record: Record, run_dir: Path | None = None) -> View:
         repeat=repeat(record),
         repeat_command=repeat_command(record),
         version=visible(record.ddaudit_version, 60),
+        incident=incident_of(record),
+        path=walked(record),
     )
 
 
