@@ -17,6 +17,7 @@ __all__ = ["DRAWERS", "Area", "areas"]
 DRAWERS: tuple[str, ...] = (
     "ddaudit.report.pictures_training:training",
     "ddaudit.report.pictures_system:system",
+    "ddaudit.report.pictures_forecast:forecast",
 )
 
 
