@@ -56,7 +56,7 @@ def _steps(facts: ForecastFacts, shown: Sequence[Prediction]) -> Picture:
         f" {facts.base.devices}; {visible(last.reason, 200)}."
     )
     names = _terms(shown)
-    with figure() as (fig, axes):
+    with figure(height_in=3.0) as (fig, axes):
         _stack(axes, shown, names)
         axes.set_ylabel("seconds of a step")
         right = axes.twinx()
@@ -102,7 +102,7 @@ def _stack(axes: Axes, shown: Sequence[Prediction], names: Sequence[str]) -> Non
     axes.errorbar(range(len(shown)), below, yerr=[low, high], fmt="none", ecolor=COLOURS["quiet"], capsize=3)
     axes.set_xticks(range(len(shown)), [str(p.devices) for p in shown])
     axes.set_xlabel("devices")
-    axes.legend(loc="upper left", ncols=2)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
 
 
 def _memory(facts: ForecastFacts, shown: Sequence[Prediction]) -> Picture:
@@ -113,7 +113,7 @@ def _memory(facts: ForecastFacts, shown: Sequence[Prediction]) -> Picture:
     title = "Forecast memory of the fullest rank by kind"
     finding = f"At most {quantity(most.memory_bytes, 'byte')}{room}, on {most.devices} devices."
     kinds = [name for name in shown[0].memory if any(p.memory.get(name, 0) > 0 for p in shown)][: len(FILLS)]
-    with figure() as (fig, axes):
+    with figure(height_in=3.0) as (fig, axes):
         below = [0.0] * len(shown)
         for name, fill, hatch in zip(kinds, FILLS, HATCHES, strict=False):
             heights = [p.memory.get(name, 0.0) / 2**30 for p in shown]
@@ -124,7 +124,7 @@ def _memory(facts: ForecastFacts, shown: Sequence[Prediction]) -> Picture:
         axes.set_xticks(range(len(shown)), [str(p.devices) for p in shown])
         axes.set_xlabel("devices")
         axes.set_ylabel("GiB")
-        axes.legend(loc="upper right", ncols=2)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
         drawing = svg(fig, id="forecast-memory", title=title, finding=finding)
     heads = ("devices", "layout", "total", *kinds)
     rows = [
