@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,10 @@ from ddaudit.forecast.layout import Layout
 from ddaudit.forecast.machine import Machine
 from ddaudit.forecast.memory import States, memory
 from ddaudit.forecast.network import Link, Network
+from ddaudit.forecast.outlook import Question, answer
 from ddaudit.forecast.shape import Shape, mfu
 from ddaudit.forecast.step import step_terms
+from ddaudit.job import EXAMPLE, parse_job
 
 TABLES = Path(__file__).resolve().parent / "published"
 GIB = 1 << 30
@@ -359,9 +362,19 @@ def torchtitan() -> None:
     bar("T4 mean", mean(errors), 5.0)
 
 
+def search() -> None:
+    """CPU time of ``auto`` at 4,096 devices, for the example job."""
+    print("\nauto at 4,096 devices")
+    job = parse_job(EXAMPLE, "job.toml")
+    began = time.process_time()
+    found = answer(Question([4096], parallel="auto"), job=job, hardware="h100-ndr")
+    print(f"  {found.predictions[0].layout}; {len(found.predictions[0].rejected)} others told")
+    bar("auto, CPU time", time.process_time() - began, 2.0, "s")
+
+
 def main() -> int:
     """Every part in turn."""
-    for part in (megascale, vtrain, megatron_weak, zero3, torchtitan, activations, utilisation):
+    for part in (megascale, vtrain, megatron_weak, zero3, torchtitan, activations, utilisation, search):
         part()
     print(f"\n{'all bars met' if not failed else 'missed: ' + ', '.join(failed)}")
     return 1 if failed and "--check" in sys.argv[1:] else 0

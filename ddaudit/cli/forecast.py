@@ -96,6 +96,8 @@ def _lines(facts: ForecastFacts) -> Iterator[str]:
     yield ""
     yield from _table(facts)
     for one in facts.predictions:
+        if one.layout == facts.base.layout:
+            continue
         yield ""
         yield f"{facts.base.devices} -> {one.devices}: {one.verdict}, {_times(one)}; {one.reason}"
         yield from (f"  {line}" for line in one.advice)

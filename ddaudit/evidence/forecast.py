@@ -9,10 +9,12 @@ from pydantic import BaseModel, ConfigDict
 
 from ddaudit.evidence.base import JsonEvidence
 
-__all__ = ["Basis", "ForecastFacts", "Interval", "Prediction", "Rejected"]
+__all__ = ["Basis", "ForecastFacts", "Interval", "Prediction", "Rejected", "Verdict"]
 
 #: What the numbers rest on: two or more measured sizes give a prediction, one gives bounds, none a description's word.
 Basis = Literal["two-sizes", "one-size", "description"]
+
+Verdict = Literal["helps", "helps little", "does not help", "cannot tell", "does not fit"]
 
 
 class _Frozen(BaseModel):
@@ -56,7 +58,7 @@ class Prediction(_Frozen):
     """Device hours for equally many samples, over those of the base."""
     time_to_loss_ratio: float | None = None
     """Time to the same loss over that of the base, with the critical batch counted; None where it is not known."""
-    verdict: Literal["helps", "helps little", "does not help", "cannot tell", "does not fit"]
+    verdict: Verdict
     reason: str
     advice: tuple[str, ...] = ()
     rejected: tuple[Rejected, ...] = ()

@@ -12,10 +12,11 @@ from ddaudit.forecast.fit import fit
 from ddaudit.forecast.hardware_file import Hardware, machine_of
 from ddaudit.forecast.machine import Machine
 from ddaudit.forecast.measured import Measured, RunFacts
+from ddaudit.forecast.memory import memory
 from ddaudit.forecast.network import Link, Network
 from ddaudit.forecast.step import step_terms
 
-__all__ = ["Calibrated", "calibrate", "described"]
+__all__ = ["Calibrated", "calibrate", "described", "with_peaks"]
 
 #: How far each number may be from where it starts (standard deviation of its logarithm). Rates and launches start from
 #: the step itself and are left free; links start
@@ -70,6 +71,7 @@ def calibrate(run: RunFacts, kind: str, hardware: Hardware | None = None) -> Cal
         )  # fmt: skip
     start = _start(run, rows, hardware)
     machine, residual = _fitted(start, rows)
+    machine = with_peaks(machine, run.steps)
     sizes = tuple(sorted({m.ranks for m in rows}))
     notes = [f"calibrated from {', '.join(f'{m.step} ({m.ranks} ranks)' for m in rows)}"]
     if len(sizes) == 1:
@@ -119,7 +121,7 @@ def _start(run: RunFacts, rows: Sequence[Measured], hardware: Hardware | None) -
         overlap=_overlap(rows),
         cores=cores,
         sample_s=max(m.input_s / max(1, m.subject.layout.global_batch // m.subject.layout.replicas) for m in rows)
-        / max(1, cores or 1),
+        / max(1, int(run.facts.get("cpus") or 1)),
         memory_bytes=_memory(run),
         spread=max((m.spread for m in rows if m.spread), key=len, default=()),
     )
@@ -141,6 +143,29 @@ def _overlap(rows: Sequence[Measured]) -> float:
     """Measured share of communication that ran under compute; 0 where nothing tells."""
     seen = [(m.hidden_s, m.hidden_s + m.wait_s) for m in rows if m.hidden_s is not None and m.ranks > 1]
     return max((hidden / total for hidden, total in seen if total > 0), default=0.0)
+
+
+def with_peaks(machine: Machine, steps: Sequence[Measured]) -> Machine:
+    """The machine with what measured peaks tell: two micro-batch sizes of one layout give by how much activations
+    exceed the formulas, and what is left is reserved; one size gives the reserve alone."""
+    seen = [m for m in steps if m.peak_bytes is not None]
+    if not seen:
+        return machine
+    first = max(seen, key=lambda m: m.subject.layout.micro_batch)
+    peers = [m for m in seen if m.kind == first.kind and m.ranks == first.ranks]
+    least = min(peers, key=lambda m: m.subject.layout.micro_batch)
+    (high, above), (low, below) = _formula(first), _formula(least)
+    kept = (first.peak_bytes or 0.0) - (least.peak_bytes or 0.0) - (above - below)
+    kept = kept / (high - low) if high > low and kept > 0 else machine.kept
+    rest = min((first.peak_bytes or 0.0) - above - kept * high, (least.peak_bytes or 0.0) - below - kept * low)
+    return replace(machine, kept=kept, reserved_bytes=max(0.0, rest))
+
+
+def _formula(row: Measured) -> tuple[float, float]:
+    """(activations and logits, all states) of a step by the formulas, bytes."""
+    used = memory(row.subject.shape, row.subject.layout, row.subject.states, row.subject.width)
+    varying = used.activations + used.logits
+    return varying, used.total - varying
 
 
 def _memory(run: RunFacts) -> float | None:

@@ -28,6 +28,7 @@ class Machine:
         memory_bytes: memory of a device; None when not known.
         memory_bytes_per_s: bandwidth of that memory.
         reserved_bytes: what context, communicators and fragmentation take.
+        kept: measured activations over those of the formulas; 1 where peaks of two micro-batch sizes were not measured.
         network: links within and between nodes.
         overlap: share of the time with compute under way that data-parallel communication can use.
         hides_tensor: share of tensor-parallel communication that runs under compute.
@@ -52,6 +53,7 @@ class Machine:
     memory_bytes: float | None = None
     memory_bytes_per_s: float = 0.0
     reserved_bytes: float = 0.0
+    kept: float = 1.0
     overlap: float = 0.0
     hides_tensor: float = 0.0
     contention: float = 1.0

@@ -61,11 +61,14 @@ def layer_bytes(shape: Shape, layout: Layout, width: int = 2) -> float:
     return tokens * shape.hidden * (width / 2) * (whole_part + (split - 1) / layout.tp)
 
 
-def memory(shape: Shape, layout: Layout, states: States | None = None, width: int = 2, reserved: float = 0.0) -> Memory:
+def memory(
+    shape: Shape, layout: Layout, states: States | None = None, width: int = 2, reserved: float = 0.0, kept: float = 1.0
+) -> Memory:
     """Bytes of the fullest rank (the first pipeline stage holds most micro-batches; first and last hold a table).
 
     1F1B keeps p micro-batches on the first stage, interleaved 1 + (p - 1) / (p v) times that, GPipe all m, zero-bubble
-    as many as 1F1B (Narayanan et al. 2021; Korthikanti et al. 2022, section 4.2.3; Qi et al. 2023, ZB-H1).
+    as many as 1F1B (Narayanan et al. 2021; Korthikanti et al. 2022, section 4.2.3; Qi et al. 2023, ZB-H1). ``kept``
+    multiplies activations and logits.
     """
     per = states or States()
     dense, routed = expert_share(shape, layout)
@@ -81,8 +84,8 @@ def memory(shape: Shape, layout: Layout, states: States | None = None, width: in
         gradients=held(per.gradient, 2),
         optimizer=held(per.optimizer, 1),
         gathered=_gathered(shape, layout, per.weight),
-        activations=_activations(shape, layout, layers, width),
-        logits=_logits(shape, layout, width),
+        activations=kept * _activations(shape, layout, layers, width),
+        logits=kept * _logits(shape, layout, width),
         reserved=reserved,
     )
 

@@ -16,7 +16,7 @@ from ddaudit.forecast.hardware_file import known_hardware, load_hardware
 from ddaudit.forecast.layout import Layout, misfit
 from ddaudit.forecast.layouts import AXES, Scaling, grown
 from ddaudit.forecast.measured import Measured, RunFacts, read_run
-from ddaudit.forecast.predict import Outlook, predict
+from ddaudit.forecast.predict import Outlook, predict, step_interval
 from ddaudit.forecast.search import best
 from ddaudit.forecast.subject import Subject, from_job
 from ddaudit.job.load import LoadedJob
@@ -66,7 +66,7 @@ def answer(
     if reason := misfit(subject.layout, subject.shape):
         raise UsageProblem(f"the layout to start from cannot run: {reason}")
     made, refused = _predictions(question, outlook)
-    notes += [*_knee(made), *_saves(question, run, made), *_goal(question, run, outlook, made)]
+    notes += [*_knee(made), *_loader(outlook), *_saves(question, run, made), *_goal(question, run, outlook, made)]
     return ForecastFacts(
         model=subject.name,
         machine=calibrated.machine.name,
@@ -168,6 +168,17 @@ def _knee(made: Sequence[Prediction]) -> list[str]:
         if gain < 0.5:
             return [f"knee: from {before.devices} to {after.devices} devices an added one brings {gain:.0%} of itself"]
     return []
+
+
+def _loader(outlook: Outlook) -> list[str]:
+    """The ranks of one host at which its loader becomes the limit."""
+    machine, layout = outlook.calibrated.machine, outlook.base
+    if machine.sample_s <= 0 or machine.cores is not None:
+        return []
+    step_s = step_interval(outlook, layout)[1].mid
+    ranks = step_s / (layout.micro_batch * layout.accumulation * machine.sample_s)
+    ranks *= layout.tp * layout.pp * layout.cp
+    return [f"the loader of a host feeds at most {ranks:.0f} ranks of it; beyond that, input is the limit"]
 
 
 def _saves(question: Question, run: RunFacts | None, made: Sequence[Prediction]) -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ddaudit.evidence.forecast import Interval, Prediction, Rejected
+from ddaudit.evidence.forecast import Interval, Prediction, Rejected, Verdict
 from ddaudit.forecast.batch import batch_advice, steps_to_loss
 from ddaudit.forecast.calibrate import Calibrated
 from ddaudit.forecast.layout import Layout
 from ddaudit.forecast.machine import Machine
-from ddaudit.forecast.memory import memory
+from ddaudit.forecast.memory import Memory, memory
 from ddaudit.forecast.step import TERMS, Terms, step_terms
 from ddaudit.forecast.subject import Subject
 
@@ -21,6 +21,7 @@ __all__ = ["Outlook", "predict", "step_interval"]
 PER_DOUBLING = 0.025
 #: A speedup whose share of the ideal is below this helps little.
 LITTLE = 0.5
+NO_MORE: tuple[Verdict, str] = ("does not help", "no devices are added")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Outlook:
     calibrated: Calibrated
     base: Layout
     critical: float | None = None
+
+    def memory(self, layout: Layout) -> Memory:
+        """Memory of the fullest rank of a layout."""
+        subject, machine = self.subject, self.calibrated.machine
+        return memory(subject.shape, layout, subject.states, subject.width, machine.reserved_bytes, machine.kept)
 
     @property
     def limit_bytes(self) -> float | None:
@@ -69,7 +75,7 @@ def predict(outlook: Outlook, layout: Layout, rejected: tuple[Rejected, ...] = (
     terms, seconds = step_interval(outlook, layout)
     base_s = step_interval(outlook, base)[1]
     speedup = _speedup(seconds, base_s, layout, base, same=outlook.calibrated.factor)
-    used = memory(subject.shape, layout, subject.states, subject.width, outlook.calibrated.machine.reserved_bytes)
+    used = outlook.memory(layout)
     limit = outlook.limit_bytes
     fits = None if limit is None else used.total <= limit
     ratio = layout.devices / base.devices
@@ -119,7 +125,9 @@ def _time_to_loss(outlook: Outlook, layout: Layout, speedup: float) -> float | N
     return updates * layout.global_batch / base.global_batch / speedup
 
 
-def _verdict(outlook: Outlook, layout: Layout, speedup: Interval, terms: Terms, fits: bool | None) -> tuple[str, str]:
+def _verdict(
+    outlook: Outlook, layout: Layout, speedup: Interval, terms: Terms, fits: bool | None
+) -> tuple[Verdict, str]:
     """Whether the added devices help, in words of the five that a prediction knows."""
     ratio = layout.devices / outlook.base.devices
     held = f"{terms.largest} is the largest term ({getattr(terms, terms.largest) / terms.total:.0%}):"
@@ -130,7 +138,7 @@ def _verdict(outlook: Outlook, layout: Layout, speedup: Interval, terms: Terms, 
     if fits is False:
         return "does not fit", "the fullest rank needs more memory than a device has; shard, split or recompute more"
     if ratio <= 1:
-        return "cannot tell", "no devices are added"
+        return ("helps", "another layout of no more devices") if speedup.mid > 1.02 else NO_MORE
     if speedup.high <= 1.02:
         return "does not help", why
     if speedup.low < 1 < speedup.high and outlook.calibrated.basis != "two-sizes":

@@ -7,7 +7,6 @@ from dataclasses import replace
 from ddaudit.evidence.forecast import Prediction, Rejected
 from ddaudit.forecast.layout import Layout
 from ddaudit.forecast.layouts import candidates, family
-from ddaudit.forecast.memory import memory
 from ddaudit.forecast.predict import Outlook, predict
 from ddaudit.forecast.step import TERMS, Terms, step_terms
 
@@ -26,7 +25,7 @@ def best(outlook: Outlook, devices: int, batch: int) -> Prediction | str:
     timed: list[tuple[float, Layout, Terms]] = []
     full: dict[str, tuple[float, Layout]] = {}
     for layout in candidates(subject.shape, devices, batch, min(machine.network.node_size, 64)):
-        used = memory(subject.shape, layout, subject.states, subject.width, machine.reserved_bytes).total
+        used = outlook.memory(layout).total
         name = family(layout)
         if limit is not None and used > limit:
             if name not in full or used < full[name][0]:

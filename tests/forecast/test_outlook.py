@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from ddaudit.errors import EvidenceProblem, Problem, UsageProblem
 from ddaudit.evidence import CollectiveSweep, TrainingTrace
+from ddaudit.forecast.calibrate import with_peaks
 from ddaudit.forecast.hardware_file import known_hardware, load_hardware, machine_of
 from ddaudit.forecast.measured import Measured, RunFacts, measure
+from ddaudit.forecast.memory import memory
 from ddaudit.forecast.outlook import Failures, Question, answer, read_facts
 from ddaudit.job import EXAMPLE, LoadedJob, parse_job
 from tests.checks.traces import trace
@@ -95,6 +98,25 @@ def test_a_measured_noise_scale_makes_devices_beyond_the_critical_batch_buy_litt
     assert far.time_to_loss_ratio is not None
     assert far.time_to_loss_ratio > 1 / far.speedup.mid
     assert any("no loss was recorded" in note for note in found.notes)
+
+
+def test_peaks_of_two_micro_batch_sizes_calibrate_activations_and_what_is_reserved():
+    rows = []
+    for micro in (4, 16):
+        given = seen("s", trained("single", 1, 0.1, job={"micro_batch": micro, "accumulation": 16 // micro}))
+        subject = given.subject
+        used = memory(subject.shape, subject.layout, subject.states, subject.width)
+        rows.append(replace(given, peak_bytes=used.total + 0.5 * (used.activations + used.logits) + 1e6))
+    machine = with_peaks(machine_of(load_hardware("h100-ndr")), rows)
+    assert machine.kept == pytest.approx(1.5)
+    assert machine.reserved_bytes == pytest.approx(1e6)
+
+
+def test_a_loader_that_feeds_few_ranks_is_named_before_it_limits():
+    slow = replace(seen("s", trained("single", 1, 0.1)), device="cuda", input_s=0.05)
+    found = answer(Question([2, 64], parallel="data"), run=RunFacts("run", (slow,), (), {"cpus": 8, "hosts": 1}))
+    assert any("feeds at most 16 ranks" in note for note in found.notes)
+    assert found.predictions[-1].limiter == "input"
 
 
 def test_auto_ranks_what_fits_says_why_others_lost_and_is_quick_at_4096():

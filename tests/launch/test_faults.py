@@ -15,7 +15,7 @@ from ddaudit.evidence.events import read_streams
 from tests.launch import drive
 
 SEED = random.SystemRandom().randrange(1 << 30)
-HANG_TIMEOUT_S = 3.0
+HANG_TIMEOUT_S = 5.0
 
 
 def _cases() -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         runs = [tmp_path_factory.mktemp("run") for _ in shares]
         drivers = [stack.enter_context(drive.driver(r, h, SEED)) for r, h in zip(runs, shares, strict=True)]
         for run_dir, process in zip(runs, drivers, strict=True):
-            output, _ = process.communicate(timeout=150)
+            output, _ = process.communicate(timeout=300)
             left += drive.session_members(process.pid)
             assert process.returncode == 0, (run_dir / "logs/launcher.log").read_text()
             for result in map(json.loads, output.splitlines()):
@@ -95,7 +95,7 @@ def test_a_hung_rank_is_named_with_state_position_and_stacks(session: Session, c
     assert (finding["status"], finding["id"], finding["severity"]) == ("FAIL", "launch.rank-hung", "critical"), SEED
     assert finding["where"]["rank"] == case["rank"], (SEED, finding["text"])
     facts = result["facts"]
-    assert facts["timed_out"] and facts["seconds"] < HANG_TIMEOUT_S + 4
+    assert facts["timed_out"] and facts["seconds"] < 3 * HANG_TIMEOUT_S
     victim = facts["ranks"][case["rank"]]
     states = {"stop": ["stopped"], "spin": ["on-cpu"], "skip-collective": ["done", "sleeping"]}
     assert victim["state"] in states.get(case["fault"], ["sleeping"]), SEED

@@ -12,7 +12,7 @@ from ddaudit.evidence import SERIES
 from ddaudit.evidence.series import WATCHED
 from tests.training.ranks import trained
 
-OF_OTHER_RUNS = {"device_bytes", "buffer_digest", "checkpoint_s", "exchange_s", "comm_hidden_s"}
+OF_OTHER_RUNS = {"device_bytes", "buffer_digest", "checkpoint_s", "exchange_s", "comm_hidden_s", "grad_norm_local"}
 
 
 def test_the_default_run_starts_at_the_uniform_guess_and_falls_towards_the_entropy_rate(tmp_path: Path) -> None:
