@@ -1,12 +1,13 @@
 """Fresh round trips with the real frameworks: each save is audited, and compared with its converted form.
 
-usage: checkpoint_roundtrips.py FOLDER. Every framework that is installed is used, the others are named as not run; none
-is a dependency of ddaudit. Exit 0 when all that ran are OK (or DEGRADED with a reason) and identical.
+usage: checkpoint_roundtrips.py FOLDER [PYTHON ...]. Each framework runs in the first of the given interpreters (by
+default this one) that has it; the others are named as not run. None is a dependency of ddaudit. Exit 0 when all that
+ran are OK (or DEGRADED with a reason) and identical.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -52,6 +53,83 @@ import sys
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 dcp_to_torch_save(sys.argv[1], sys.argv[2])
 """
+FSDP2_LOAD = FSDP2.replace(
+    "weights, states = get_state_dict(model, optimizer)",
+    """from torch.distributed.checkpoint.state_dict import set_state_dict
+weights, states = get_state_dict(model, optimizer)
+state = {'model': weights, 'optimizer': states, 'step': 3}
+dcp.load(state, checkpoint_id=sys.argv[2])
+set_state_dict(model, optimizer, model_state_dict=state['model'], optim_state_dict=state['optimizer'])
+weights, states = get_state_dict(model, optimizer)""",
+)
+TO_SAFETENSORS = """
+import sys, pathlib, torch, torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from safetensors.torch import save_file
+target = pathlib.Path(sys.argv[2])
+target.mkdir(parents=True, exist_ok=True)
+dcp_to_torch_save(sys.argv[1], str(target.parent / 'whole.pt'))
+whole = torch.load(target.parent / 'whole.pt', weights_only=False)
+save_file({k: v.contiguous() for k, v in whole['model'].items()}, target / 'model.safetensors')
+torch.save({'model': whole['model']}, target.parent / 'weights.pt')
+"""
+TRAINER = """
+import sys, torch, transformers
+config = transformers.LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                  num_key_value_heads=2, vocab_size=64)
+model = transformers.LlamaForCausalLM(config)
+rows = [{'input_ids': torch.randint(0, 64, (8,)), 'labels': torch.randint(0, 64, (8,))} for _ in range(32)]
+args = transformers.TrainingArguments(sys.argv[1], max_steps=4, save_steps=2, per_device_train_batch_size=2,
+                                      report_to=[], use_cpu=True, disable_tqdm=True)
+transformers.Trainer(model, args, train_dataset=rows).train()
+"""
+DEEPSPEED = """
+import os, sys
+os.environ.update(RANK=os.environ.get('RANK', '0'), DS_ACCELERATOR='cpu')
+import torch, deepspeed
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 16))
+stage = int(sys.argv[2])
+config = {'train_micro_batch_size_per_gpu': 2, 'gradient_accumulation_steps': 1, 'bf16': {'enabled': True},
+          'optimizer': {'type': 'AdamW', 'params': {'lr': 1e-3, 'torch_adam': True}},
+          'scheduler': {'type': 'WarmupLR', 'params': {'warmup_num_steps': 10}},
+          'zero_optimization': {'stage': stage}, 'zero_force_ds_cpu_optimizer': False}
+deepspeed.init_distributed('gloo')
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+for _ in range(3):
+    loss = engine(torch.randn(2, 16, dtype=torch.bfloat16)).float().square().mean()
+    engine.backward(loss)
+    engine.step()
+engine.save_checkpoint(sys.argv[1], client_state={'sampler': {'epoch': 0, 'consumed_samples': 12}})
+"""
+UNIVERSAL = """
+import sys
+from deepspeed.checkpoint import ds_to_universal
+sys.argv = ['x', '--input_folder', sys.argv[1], '--output_folder', sys.argv[2], '--num_extract_workers', '1',
+            '--num_merge_workers', '1', '--inject_missing_state']
+if __name__ == '__main__':
+    args = ds_to_universal.parse_arguments()
+    ds_to_universal.main(args)
+"""
+MEGATRON = """
+import os, sys, torch, torch.distributed as dist
+if __name__ == '__main__':
+    torch.cuda.synchronize = lambda *a, **k: None
+    torch.cuda.current_device = lambda: 'cpu'
+    dist.init_process_group('gloo')
+    from megatron.core import dist_checkpointing, parallel_state
+    from megatron.core.dist_checkpointing import ShardedTensor
+    parallel_state.initialize_model_parallel()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    whole = {f'decoder.layers.{i}.weight': torch.randn(16, 8) for i in range(3)}
+    part = {n: ShardedTensor.from_rank_offsets(n, t.chunk(size)[rank].clone(), (0, rank, size), replica_id=0)
+            for n, t in whole.items()}
+    os.makedirs(sys.argv[1], exist_ok=True)
+    dist_checkpointing.save({'model': part, 'iteration': 3, 'checkpoint_version': 3.0}, sys.argv[1])
+    dist.barrier()
+    dist.destroy_process_group()
+"""
 RESHARD = """
 import sys, torch, torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
@@ -64,10 +142,10 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, index): return self.net(batch[0]).square().mean()
     def configure_optimizers(self): return torch.optim.AdamW(self.parameters())
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=4)
-quiet = {'logger': False, 'enable_progress_bar': False, 'enable_checkpointing': False}
-trainer = lightning.Trainer(max_steps=3, accelerator='cpu', **quiet)
-trainer.fit(Module(), data)
-trainer.save_checkpoint(sys.argv[1] + '/last.ckpt')
+from lightning.pytorch.callbacks import ModelCheckpoint
+saves = ModelCheckpoint(sys.argv[1], every_n_train_steps=3, save_last=True)
+lightning.Trainer(max_steps=4, accelerator='cpu', logger=False, enable_progress_bar=False, callbacks=[saves]).fit(
+    Module(), data)
 """
 ACCELERATE = (
     MODEL
@@ -78,77 +156,139 @@ from accelerate.utils import DataLoaderConfiguration
 class Progress:
     def state_dict(self): return {'steps': 3, 'epoch': 0}
     def load_state_dict(self, state): pass
-accelerator = Accelerator(cpu=True)
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+loader = torch.utils.data.DataLoader(list(range(32)), batch_size=4)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
-train(model, optimizer, 3)
-for _ in range(3): schedule.scheduler.step()
+model, optimizer, schedule, loader = accelerator.prepare(model, optimizer, schedule, loader)
+for index, batch in enumerate(loader):
+    with accelerator.accumulate(model):
+        model(batch).logsumexp(-1).mean().backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    if index == 2: break
 accelerator.register_for_checkpointing(Progress())
 accelerator.save_state(sys.argv[1])
 """
 )
 
 
-def run(code: str, *argv: str, ranks: int = 1) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+PYTHONS = [sys.executable]
+
+
+def python_with(package: str) -> str | None:
+    """The first interpreter that has the package."""
+    test = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return next((p for p in PYTHONS if subprocess.run([p, "-c", test], check=False).returncode == 0), None)
+
+
+def run(package: str, code: str, *argv: str, ranks: int = 1) -> None:
+    """Runs a program with the interpreter that has the package, under torchrun for several ranks."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     program = Path(argv[0]).parent / "program.py"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(code)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    subprocess.run(
-        [sys.executable, *launcher, str(program), *argv], check=True, env=environment, stdout=subprocess.DEVNULL
-    )
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
+    command = [python_with(package) or sys.executable, *launcher, str(program), *argv]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-1500:])
 
 
 def fsdp2(folder: Path) -> bool:
-    one, torch_file, again = folder / "dcp2" / "step_3", folder / "torch" / "step_3.pt", folder / "dcp1" / "step_3"
-    run(FSDP2, str(one), ranks=2)
-    run(CONVERT, str(one), str(torch_file.parent.mkdir(exist_ok=True) or torch_file))
-    run(RESHARD, str(torch_file), str(again))
-    return all([audited(one), audited(torch_file), audited(again), same(one, torch_file), same(one, again)])
+    """Two ranks, four, two again; then one torch file, DCP from it, and safetensors of the weights."""
+    two, four, back = (folder / name / "step_3" for name in ("two", "four", "back"))
+    torch_file, again, exported = folder / "torch" / "step_3.pt", folder / "dcp1" / "step_3", folder / "st" / "model"
+    run("torch", FSDP2, str(two), ranks=2)
+    run("torch", FSDP2_LOAD, str(four), str(two), ranks=4)
+    run("torch", FSDP2_LOAD, str(back), str(four), ranks=2)
+    torch_file.parent.mkdir(exist_ok=True)
+    run("torch", CONVERT, str(two), str(torch_file), ranks=0)
+    run("torch", RESHARD, str(torch_file), str(again), ranks=0)
+    good = [audited(p) for p in (two, four, back, torch_file, again)]
+    good += [same(two, other) for other in (four, back, torch_file, again)]
+    if python_with("safetensors"):
+        run("safetensors", TO_SAFETENSORS, str(two), str(exported), ranks=0)
+        good += [audited(exported), same(exported, exported.parent / "weights.pt")]
+    return all(good)
 
 
 def lightning(folder: Path) -> bool:
-    run(LIGHTNING, str(folder / "lightning"))
+    run("lightning", LIGHTNING, str(folder / "lightning"), ranks=0)
     return audited(folder / "lightning" / "last.ckpt")
 
 
 def accelerate(folder: Path) -> bool:
-    run(ACCELERATE, str(folder / "accelerate"))
+    run("accelerate", ACCELERATE, str(folder / "accelerate"), ranks=0)
     return audited(folder / "accelerate")
 
 
-def audited(path: Path) -> bool:
+def trainer(folder: Path) -> bool:
+    run("transformers", TRAINER, str(folder / "trainer"), ranks=0)
+    return audited(folder / "trainer") and not same(folder / "trainer/checkpoint-2", folder / "trainer/checkpoint-4")
+
+
+def deepspeed(folder: Path) -> bool:
+    """ZeRO 1, 2 and 3 by two ranks, and the universal form of each."""
+    good = []
+    for stage in (1, 2, 3):
+        root = folder / f"zero{stage}"
+        run("deepspeed", DEEPSPEED, str(root), str(stage), ranks=2)
+        good.append(audited(root))
+        universal = folder / f"universal{stage}" / "global_step3_universal"
+        run("deepspeed", UNIVERSAL, str(root / "global_step3"), str(universal), ranks=0)
+        good.append(audited(universal.parent))
+    return all(good)
+
+
+def megatron(folder: Path) -> bool:
+    one, two = folder / "one" / "iter_0000003", folder / "two" / "iter_0000003"
+    run("megatron", MEGATRON, str(one), ranks=1)
+    run("megatron", MEGATRON, str(two), ranks=2)
+    return all([audited(one, "NOT-RESUMABLE"), audited(two, "NOT-RESUMABLE"), same(one, two)])
+
+
+def audited(path: Path, *also: str) -> bool:
+    """``also``: words that a save of weights and counters alone rightly gets."""
     result = audit_path(str(path))
     reasons = [f.text for f in result.findings if f.bad]
-    print(f"  {result.word:14} {path.name}: {'; '.join(reasons)[:200]}")
-    return result.word in ("OK", "DEGRADED")
+    print(f"  {result.word:14} {path.parent.name}/{path.name}: {'; '.join(reasons)[:200]}")
+    return result.word in ("OK", "DEGRADED", *also)
 
 
 def same(a: Path, b: Path) -> bool:
     found = compare_paths(str(a), str(b))
     rest = [d.name for d in found.differences[:5]] + list(found.only_in_a[:5]) + list(found.only_in_b[:5])
-    print(f"  {'identical' if found.identical else 'different'}: {a.name} and {b.name} {rest}")
+    names = " and ".join(f"{p.parent.name}/{p.name}" for p in (a, b))
+    print(f"  {'identical' if found.identical else 'different'}: {names} {json.dumps(rest)}")
     return found.identical
 
 
 TRIPS: dict[str, tuple[str, Callable[[Path], bool]]] = {
-    "FSDP2 to torch file to DCP": ("torch", fsdp2),
+    "FSDP2 by 2, 4 and 2 ranks, torch file, DCP, safetensors": ("torch", fsdp2),
     "Lightning": ("lightning", lightning),
+    "HF Trainer": ("transformers", trainer),
     "Accelerate": ("accelerate", accelerate),
+    "DeepSpeed ZeRO 1, 2, 3 and universal": ("deepspeed", deepspeed),
+    "Megatron-core, 1 and 2 ranks": ("megatron", megatron),
 }
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, pythons: list[str]) -> int:
+    PYTHONS[:] = pythons or PYTHONS
     good = True
     for name, (package, trip) in TRIPS.items():
-        if importlib.util.find_spec(package) is None:
+        if python_with(package) is None:
             print(f"{name}: not run, {package} is not installed")
             continue
-        print(name)
-        good &= trip(folder / package)
+        print(name, flush=True)
+        try:
+            good &= trip(folder / package)
+        except RuntimeError as error:
+            print(f"  the framework failed: {error}")
+            good = False
     return int(not good)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -62,28 +62,41 @@ def many_ranks(folder: Path, ranks: int) -> Path:
     return folder
 
 
-def measure(folder: Path) -> tuple[float, float, dict[str, object]]:
-    """(seconds, peak memory in MB, incident) of one run of the command in a process of its own."""
+def many_files(folder: Path, files: int) -> Path:
+    """Small files in folders of ten thousand, as a run that writes a file a sample leaves them; one tells the error."""
+    for number in range(files):
+        part = folder / f"out_{number // 10_000:04d}"
+        if number % 10_000 == 0:
+            part.mkdir()
+        (part / f"sample_{number:07d}.txt").write_text("ok\n")
+    (folder / "a_train.log").write_text("[rank3]: Traceback (most recent call last):\n[rank3]: KeyError: 'lr'\n")
+    return folder
+
+
+def measure(folder: Path) -> tuple[float, float, float, dict[str, object]]:
+    """(seconds, seconds of CPU, peak memory in MB, incident) of one run of the command in a process of its own."""
     program = (
         "import resource, sys, json\n"
         "from pathlib import Path\n"
         "from ddaudit.triage.answer import investigate\n"
         "found = investigate([Path(sys.argv[1])]).to_json()\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
-        "print(json.dumps([peak, 'torch' in sys.modules, found]))\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "cpu_s = used.ru_utime + used.ru_stime\n"
+        "print(json.dumps([cpu_s, used.ru_maxrss / 1024, 'torch' in sys.modules, found]))\n"
     )
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, check=True)
     seconds = time.perf_counter() - start
-    peak, torch, found = json.loads(done.stdout)
+    cpu_s, peak, torch, found = json.loads(done.stdout)
     assert not torch, "torch was imported"
-    return seconds, peak, found
+    return seconds, cpu_s, peak, found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--files", type=int, default=0, help="also read a folder of so many files (a million)")
     parser.add_argument(
         "--folder", type=Path, default=None, help="where the generated logs go (default: a temporary folder)"
     )
@@ -93,19 +106,34 @@ def main() -> int:
         root = Path(name)
         for part in ("big", "ranks", "small"):
             (root / part).mkdir()
-        seconds, peak, found = measure(big_log(root / "big", options.mib))
-        rate = options.mib * 1.048576 / seconds
+        seconds, cpu_s, peak, found = measure(big_log(root / "big", options.mib))
+        # One core's rate is the CPU's: another process on the machine lengthens the seconds, not the work.
+        rate = options.mib * 1.048576 / cpu_s
         print(
-            f"one log of {options.mib} MiB: {seconds:.1f} s, {rate:.0f} MB/s, peak {peak:.0f} MB, "
-            f"{found['cause']} {found['guilty']}"
+            f"one log of {options.mib} MiB: {seconds:.1f} s, {cpu_s:.1f} s of CPU, {rate:.0f} MB/s, "
+            f"peak {peak:.0f} MB, {found['cause']} {found['guilty']}"
         )
         good &= rate >= 100 and peak <= 300 and found["cause"] == "app.exception"
-        seconds, peak, found = measure(many_ranks(root / "ranks", options.ranks))
-        print(f"{options.ranks} ranks: {seconds:.1f} s, peak {peak:.0f} MB, {found['cause']} {found['guilty']}")
-        good &= seconds <= 30 and found["guilty"].get("rank") == 17  # type: ignore[attr-defined]
-        best = min(measure(many_ranks(root / "small", 8))[0] for _ in range(3))
-        print(f"8 small logs with start-up: {best:.2f} s")
-        good &= best <= 1.0
+        seconds, cpu_s, peak, found = measure(many_ranks(root / "ranks", options.ranks))
+        print(
+            f"{options.ranks} ranks: {seconds:.1f} s, {cpu_s:.1f} s of CPU, peak {peak:.0f} MB, "
+            f"{found['cause']} {found['guilty']}"
+        )
+        good &= cpu_s <= 30 and found["guilty"].get("rank") == 17  # type: ignore[attr-defined]
+        if options.files:
+            (root / "files").mkdir()
+            seconds, cpu_s, peak, found = measure(many_files(root / "files", options.files))
+            notes = [n for n in found["notes"] if "not read" in n]  # type: ignore[attr-defined]
+            print(
+                f"{options.files} files: {seconds:.1f} s, {cpu_s:.1f} s of CPU, peak {peak:.0f} MB, "
+                f"{found['guilty']} {notes}"
+            )
+
+            good &= cpu_s <= 120 and found["guilty"].get("rank") == 3  # type: ignore[attr-defined]
+        runs = [measure(many_ranks(root / "small", 8))[:2] for _ in range(3)]
+        best, cpu_s = min(runs)
+        print(f"8 small logs with start-up: {best:.2f} s, {cpu_s:.2f} s of CPU")
+        good &= cpu_s <= 1.0
     return 0 if good else 1
 
 

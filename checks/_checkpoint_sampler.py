@@ -29,7 +29,20 @@ def judge_positions(facts: CheckpointFacts) -> Iterator[Finding]:
             bad = True
             yield item
     if not bad:
+        yield from _unplaced(facts, step)
         yield from _target(facts, step)
+
+
+def _unplaced(facts: CheckpointFacts, step: float | None) -> Iterator[Finding]:
+    """States with an epoch but no position: exact at an epoch's end, and nowhere else."""
+    if not facts.positions or any(p.samples is not None or p.batches is not None for p in facts.positions):
+        return
+    epochs = _epochs(facts, step)
+    if not step or (epochs and epochs == int(epochs)):
+        return
+    first = facts.positions[0]
+    text = f"{first.name} holds an epoch but no position: within an epoch all its samples would be read again"
+    yield finding("sampler.no-position", text, where=Where(file=first.file, key=first.name))
 
 
 def _step(facts: CheckpointFacts) -> float | None:

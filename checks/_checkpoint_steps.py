@@ -39,6 +39,18 @@ def judge_steps(facts: CheckpointFacts) -> Iterator[Finding]:
     yield from _directory(facts, step, main[0])
     yield from _optimizer(facts, step)
     yield from _others(facts, step)
+    yield from _between_ranks(facts)
+
+
+def _between_ranks(facts: CheckpointFacts) -> Iterator[Finding]:
+    """Every rank runs as many micro-batches as the others."""
+    counted = [s for s in facts.steps if s.unit == "micro-batch" and s.rank is not None]
+    low, high = (f(counted, key=lambda s: s.value, default=None) for f in (min, max))
+    if low is not None and high is not None and low.value != high.value:
+        text = f"{low.name} is {low.value:g}, {high.name} is {high.value:g}: the ranks' files are of different saves"
+        yield finding(
+            "step.rank-mismatch", text, where=_where(low), measured=low.value, limit=high.value, unit="micro-batch"
+        )
 
 
 def _where(item: StepValue) -> Where:
@@ -56,13 +68,14 @@ def _missing(facts: CheckpointFacts) -> Finding:
 
 def _directory(facts: CheckpointFacts, step: float, main: StepValue) -> Iterator[Finding]:
     named = facts.facts.get("directory_step")
-    slack = facts.facts.get("step_slack", 0)
-    ignored = facts.layout in ("accelerate", "lightning") or (facts.selected or facts.path).rstrip("/").endswith(
-        ("last.ckpt",)
-    )
+    spelled = (facts.selected or facts.path).rstrip("/")
+    ignored = facts.layout == "accelerate" or spelled.endswith("last.ckpt")
+    # Lightning's own names say step=N; others are up to the user, and a save in a hook may be one behind.
+    slack = facts.facts.get("step_slack", 0) + (1 if facts.layout == "lightning" else 0)
+    ignored |= facts.layout == "lightning" and "step=" not in spelled.rsplit("/", 1)[-1]
     if named is None or ignored or main.unit != "update":
         return
-    name = (facts.selected or facts.path).rstrip("/").rsplit("/", 1)[-1]
+    name = spelled.rsplit("/", 1)[-1]
     explicit = any(word in name for word in ("step", "checkpoint-", "iter", "ba"))
     if explicit and abs(named - step) > slack:
         text = f"the name {name} says step {named}, {main.name} says {step:g}"
@@ -118,6 +131,8 @@ def _others(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
     """Schedules, micro-batches, samples: each in its own unit."""
     done: set[tuple[str, float, str]] = set()
     for item in facts.steps:
+        if item.name.endswith("opt_param_scheduler.num_steps"):
+            yield from _schedule_samples(facts, item)
         twice = any(p.name == item.name or item.name.endswith(p.name) for p in facts.positions)
         if item.main or item.tensor_of is not None or item.lag[1] > _UNBOUNDED or twice:
             continue
@@ -131,6 +146,15 @@ def _others(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
             text = f"{item.name} is {item.value:g}; at step {step:g} it should be {right}"
             yield finding(kind, text, where=_where(item), measured=item.value, limit=wanted[0], unit=item.unit,
                           limit_source=f"step {step:g} in the counter's own unit")  # fmt: skip
+
+
+def _schedule_samples(facts: CheckpointFacts, item: StepValue) -> Iterator[Finding]:
+    """Megatron's schedule counts samples: never more than were consumed, and fewer only by skipped updates."""
+    consumed = next((p.samples for p in facts.positions if p.kind == "consumed" and p.samples), None)
+    if consumed and not consumed / 2 <= item.value <= consumed:
+        text = f"{item.name} is {item.value:g}, but {consumed:,} samples were consumed"
+        yield finding("step.samples-mismatch", text, where=_where(item), measured=item.value, limit=consumed,
+                      unit="sample", limit_source="args.consumed_train_samples")  # fmt: skip
 
 
 def _wanted(facts: CheckpointFacts, item: StepValue, step: float) -> tuple[str, list[float]]:

@@ -26,7 +26,12 @@ def complete(facts: CheckpointFacts) -> Iterator[Finding]:
     """Missing shards, ranks, markers; the proof is stated, and its absence is a note, never silently a pass."""
     found = list(faults(facts, "completeness"))
     yield from found
-    if facts.tensors == 0 and not facts.areas:
+    if facts.level == "names":
+        if facts.layout == "unknown" and not found:
+            yield finding("read.nothing", f"{facts.path}: no layout is recognised by the names of its files")
+        elif not found:
+            yield ok(f"complete: {facts.completion.proof}", measured=facts.files, unit="file")
+    elif facts.tensors == 0 and not facts.areas:
         yield finding("read.nothing", f"{facts.path}: nothing in it was understood")
     elif not any(a.present for a in facts.areas) and not facts.faults:
         yield finding("read.nothing", f"{facts.path}: neither weights nor training state were found")
@@ -125,6 +130,7 @@ def pointer(facts: CheckpointFacts) -> Iterator[Finding]:
             found.append(
                 finding("pointer.stale", text, where=where, measured=item.step, limit=newest.step, unit="update")
             )
+    found += _last(facts, newest.name if newest else "", newest.step if newest else None)
     broken = [s for s in facts.siblings if s.complete is False and s.step is not None and s.name != facts.selected]
     for sibling in broken:
         if newest is not None and (sibling.step or 0) > (newest.step or 0):
@@ -137,6 +143,16 @@ def pointer(facts: CheckpointFacts) -> Iterator[Finding]:
     yield from found
     if facts.pointers and not found:
         yield ok(f"{facts.pointers[0].file} names {facts.pointers[0].target}, the newest complete checkpoint")
+
+
+def _last(facts: CheckpointFacts, newest: str, step: int | None) -> list[Finding]:
+    """Lightning resumes from last.ckpt, whatever its siblings' names say."""
+    mine = next((s.value for s in facts.steps if s.main), None)
+    if facts.selected != "last.ckpt" or mine is None or step is None or step <= mine:
+        return []
+    text = f"last.ckpt holds step {mine:g}, but {newest} is complete and newer"
+    where = Where(file="last.ckpt")
+    return [finding("pointer.stale", text, where=where, measured=mine, limit=step, unit="update")]
 
 
 def _order(facts: CheckpointFacts) -> list[Finding]:

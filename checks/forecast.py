@@ -146,11 +146,10 @@ def critical_batch(facts: ForecastFacts, limits: ForecastLimits) -> Iterator[Fin
     one = max(facts.predictions, key=lambda p: p.global_batch)
     share, limit = one.global_batch / facts.critical_batch, limits.critical_share
     kept = {"measured": share, "unit": "x critical batch", "limit": limit.bound(share), "limit_source": limit.source}
-    loss = f"; time to the same loss {one.time_to_loss_ratio:.2f}x" if one.time_to_loss_ratio is not None else ""
-    text = (
-        f"B_eff {one.global_batch} on {one.devices} devices, critical batch {facts.critical_batch:,.0f}{loss},"
-        f" device hours {one.device_hours_ratio:.2f}x"
-    )
+    text = f"B_eff {one.global_batch} on {one.devices} devices, critical batch {facts.critical_batch:,.0f}"
+    if one.time_to_loss_ratio is not None:
+        spent = one.time_to_loss_ratio * one.devices / facts.base.devices
+        text += f"; the same loss takes {one.time_to_loss_ratio:.3g}x the time and {spent:.3g}x the device hours"
     if limit.judge(share) is Status.PASS:
         yield ok(text, **kept)
         return

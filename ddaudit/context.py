@@ -27,6 +27,7 @@ class ProbeContext:
         events: this process's event file.
         deadline: ``time.monotonic()`` at which the launcher will end the step.
         facts: what the engine knew when the step began, for remedies and placement.
+        packs: folders of the packs in use besides the built-in one.
     """
 
     step: str
@@ -41,6 +42,7 @@ class ProbeContext:
     deadline: float
     seed: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
+    packs: tuple[str, ...] = ()
 
     def remaining_s(self) -> float:
         """Seconds until the step's deadline, never negative."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from ddaudit.errors import PackProblem
 from ddaudit.registry import Registry, filling, suggest
 
-__all__ = ["Failure", "Pack", "Packs", "builtin", "load"]
+__all__ = ["Failure", "Pack", "Packs", "builtin", "load", "named"]
 
 ENV = "DDAUDIT_PACKS"
 
@@ -101,13 +101,24 @@ def load(
     """
     loaded = Packs()
     _add(loaded, Pack("builtin", builtin(), builtin=True), parts)
-    named = _entry_folders() if entries else []
-    named += [Path(p) for p in os.environ.get(ENV, "").split(os.pathsep) if p] if environment else []
-    for folder in [*named, *(Path(f) for f in folders)]:
-        resolved = folder.expanduser().resolve()
-        if resolved not in [p.folder for p in loaded.packs]:
-            _add(loaded, Pack(resolved.name, resolved), parts)
+    for folder in named(folders, entries=entries, environment=environment):
+        if folder not in [p.folder for p in loaded.packs]:
+            _add(loaded, Pack(folder.name, folder), parts)
     return loaded
+
+
+def named(folders: Sequence[str | Path] = (), *, entries: bool = True, environment: bool = True) -> list[Path]:
+    """Folders of all packs but the built-in one, in the order of loading; none of their code is imported.
+
+    Raises:
+        PackProblem: a folder does not exist or holds nothing of a pack.
+    """
+    found = _entry_folders() if entries else []
+    found += [Path(p) for p in os.environ.get(ENV, "").split(os.pathsep) if p] if environment else []
+    resolved = dict.fromkeys(f.expanduser().resolve() for f in [*found, *(Path(f) for f in folders)])
+    for folder in resolved:
+        _is_pack(folder)
+    return list(resolved)
 
 
 def _entry_folders() -> list[Path]:
@@ -124,14 +135,18 @@ def _entry_folder(entry: EntryPoint) -> Path:
         raise PackProblem(what, where=entry.value, fix=fix) from error
 
 
-PARTS = ("checks", "probes", "runbooks", "templates")
+PARTS = ("checks", "probes", "runbooks", "templates", "triage")
+
+
+def _is_pack(folder: Path) -> None:
+    if not folder.is_dir():
+        raise PackProblem("no such folder", where=str(folder), expected="the folder of a pack")
+    if not any((folder / part).is_dir() for part in PARTS):
+        raise PackProblem("not a pack", where=str(folder), expected=f"a folder with one of {', '.join(PARTS)}/")
 
 
 def _add(loaded: Packs, pack: Pack, parts: Sequence[str]) -> None:
-    if not pack.folder.is_dir():
-        raise PackProblem("no such folder", where=str(pack.folder), expected="the folder of a pack")
-    if not any((pack.folder / part).is_dir() for part in PARTS):
-        raise PackProblem("not a pack", where=str(pack.folder), expected=f"a folder with one of {', '.join(PARTS)}/")
+    _is_pack(pack.folder)
     loaded.packs.append(pack)
     with filling(loaded.registry):
         for part in parts:

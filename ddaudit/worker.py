@@ -170,6 +170,7 @@ def _run(order: Order, events: EventWriter) -> None:
         deadline=order.deadline,
         seed=plan.seed,
         facts=order.facts,
+        packs=tuple(str(p) for p in plan.packs),
     )
     if spec.where == "ranks":
         _join(order, context)

@@ -6,16 +6,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ddaudit.checkpoint import ranks, roots, values
+from ddaudit.checkpoint.by_names import read_names
+from ddaudit.checkpoint.configured import check_configured
 from ddaudit.checkpoint.folder import Folder, open_folder
 from ddaudit.checkpoint.harvest import harvest
 from ddaudit.checkpoint.layouts import accelerate, finishing
 from ddaudit.checkpoint.layouts.torch_files import is_temporary
+from ddaudit.checkpoint.master import check_master
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.optimizer import optimizer_facts
 from ddaudit.checkpoint.passes import FullPass, Progress
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.checkpoint.scalars import read_scalars
 from ddaudit.checkpoint.scan import TensorScan
+from ddaudit.checkpoint.tails import check_tails
 from ddaudit.evidence.checkpoint import Area, CheckpointFacts, NameSeen, World
 from ddaudit.inert.torch_objects import TORCH
 
@@ -55,12 +59,12 @@ def collect(path: str, options: Options | None = None) -> Collected:
     """
     options = options or Options()
     folder, only = open_folder(path)
-    choice = roots.choose(folder, only)
+    choice = roots.choose(folder, only, look=options.level != "names")
     made = Checkpoint("unknown")
     for fact, known in options.job.items():
         made.world[fact] = known
     if options.level == "names":
-        made.layout = getattr(choice.candidate.layout, "NAME", "file" if choice.candidate.file else "unknown")
+        return _by_names(path, made, folder, choice, options)
     reader = Reader(choice.candidate.folder, made, options.level)
     made.layout = roots.read(reader, choice.candidate)
     ranks.check_parts(made)
@@ -77,9 +81,20 @@ def collect(path: str, options: Options | None = None) -> Collected:
     )
     _note_listing(made, folder, choice)
     values.check_weights(made, scans)
+    check_configured(made)
     facts = _facts(path, made, folder, choice, areas, options)
     more = {"optimizer": optimizer, "bytes_read": read, "crcs_checked": crcs, "tensors_scanned": len(scans)}
     return Collected(facts.model_copy(update=more), made, folder, scans)
+
+
+def _by_names(path: str, made: Checkpoint, folder: Folder, choice: roots.Choice, options: Options) -> Collected:
+    """Names and sizes only: nothing of the content is known, and nothing is claimed of it."""
+    candidate = choice.candidate
+    made.layout = getattr(candidate.layout, "NAME", "file" if candidate.file else "unknown")
+    made.purpose = "unknown"
+    read_names(made, candidate.folder, candidate.file)
+    _note_listing(made, folder, choice)
+    return Collected(_facts(path, made, folder, choice, (), options), made, folder)
 
 
 def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tuple[dict[str, TensorScan], int, int]:
@@ -96,7 +111,9 @@ def _full(made: Checkpoint, folder: Folder, options: Options, prefix: str) -> tu
     for name in run.close():
         made.fault("file.changed", f"{name} was modified while it was read: a job may still be writing", file=name)
     values.check_scans(made, result.scans)
-    values.check_master(made, folder)
+    values.check_ties(made, result.scans)
+    check_tails(made, folder)
+    check_master(made, folder)
     assert prefix is not None
     return result.scans, result.bytes_read, result.crcs
 

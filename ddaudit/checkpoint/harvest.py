@@ -190,9 +190,20 @@ def _find_positions(made: Checkpoint, values: dict[str, Value]) -> None:
             head = _position_group(value.name)
             groups[head][value.name[len(head) :].lstrip(".")] = value
     for head, members in groups.items():
+        _check_workers(made, head, members)
         position = _position(head, members)
         if position is not None:
             made.positions.append(position)
+
+
+def _check_workers(made: Checkpoint, head: str, members: dict[str, Value]) -> None:
+    """A loader with N workers has N snapshots; the loader refuses another number."""
+    count = next((v.value for k, v in members.items() if k.endswith("_num_workers")), None)
+    seen = {m[1] for k in members if (m := re.search(r"_worker_snapshots\.worker_(\d+)", k))}
+    if type(count) is int and seen and len(seen) != count:
+        text = f"{head}: {len(seen)} of {count} workers have a snapshot"
+        file = next(iter(members.values())).file
+        made.fault("sampler.workers", text, file=file, key=head, measured=len(seen), limit=count, unit="worker")
 
 
 def _position_group(name: str) -> str:
@@ -200,7 +211,7 @@ def _position_group(name: str) -> str:
     match = re.match(r"^(.*?(?:dp_)?rank_?\d+)(?:\.|$)", name)
     if match:
         return match[1]
-    match = re.match(r"^(.*?combined_loader\.\d+)\.", name)
+    match = re.match(r"^(.*?combined_loader\.\d+)\.", name) or re.match(r"^(dataloader\.[^.]+)\._", name)
     return match[1] if match else name.split(".", 1)[0]
 
 

@@ -49,7 +49,7 @@ class Chunk:
         offsets: tuple[int, ...],
         shape: tuple[int, ...],
         file: str,
-        span: Span | Callable[[], Span | None],
+        span: Span | Callable[[], Span | None] | None,
         rank: int | None = None,
     ) -> None:
         self.offsets = offsets
@@ -57,6 +57,11 @@ class Chunk:
         self.file = file
         self._span: Span | Callable[[], Span | None] | None = span
         self.rank = rank
+
+    @property
+    def placed(self) -> bool:
+        """True once the place is known, so that asking for it reads nothing."""
+        return not callable(self._span)
 
     def span(self) -> Span | None:
         """None when the bytes cannot be reached; the reason is then among the checkpoint's faults."""

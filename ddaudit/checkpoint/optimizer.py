@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from math import prod
-from typing import Any
 
 from ddaudit.checkpoint.model import Checkpoint, Tensor
-from ddaudit.checkpoint.roles import area_of, canonical_weight, moment_of
+from ddaudit.checkpoint.optimizer_groups import check_promises, check_rates, check_stateless, declared_ids
+from ddaudit.checkpoint.roles import area_of, canonical_weight, group_of, moment_of, moment_word
 from ddaudit.evidence.checkpoint import OptimizerFacts
 
 _BUFFERS = (
@@ -23,15 +23,7 @@ _BUFFERS = (
 )
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _NAMES_MAX = 20
-
-
-def group_of(name: str, area: str) -> str:
-    """What stands in front of the area word: "" or "rank1", "checkpoint_legacy" ... so that copies are not mixed."""
-    parts = name.split(".")
-    for index, part in enumerate(parts[:4]):
-        if area_of(part) == area or area_of(part + ".x") == area:
-            return ".".join(parts[:index])
-    return ""
+_HEADS = ("lm_head.weight", "head.weight", "output.weight", "embed_out.weight", "decoder.weight")
 
 
 def optimizer_facts(made: Checkpoint) -> OptimizerFacts | None:
@@ -43,18 +35,31 @@ def optimizer_facts(made: Checkpoint) -> OptimizerFacts | None:
         if area == "optimizer":
             found = moment_of(tensor.name)
             if found is not None and (tensor.numel > 1 or tensor.shape):
-                word = next((w for w in reversed(tensor.name.split(".")) if w != found[0].rsplit(".", 1)[-1]), "?")
+                word = moment_word(tensor.name) or "?"
                 moments[group_of(tensor.name, "optimizer")].append((tensor, _owner(found[0], tensor.name), word))
         elif area == "model" and _trainable(tensor):
             weights[group_of(tensor.name, "model")].append(tensor)
+    check_rates(made)
     if not moments:
+        check_stateless(made)
         return None
     total = OptimizerFacts()
     for group, mine in moments.items():
         facts = _one_group(made, mine, weights.get(group) or weights.get("") or [], group)
         total = facts if facts.parameters >= total.parameters else total
+    _check_groups_alike(made, moments)
     _check_alias(made, [t for mine in moments.values() for t, _, _ in mine])
     return total
+
+
+def _check_groups_alike(made: Checkpoint, moments: dict[str, list[tuple[Tensor, str, str]]]) -> None:
+    """Ranks of one job keep the same kinds of moments."""
+    kinds = {group: {word for _, _, word in mine} for group, mine in moments.items() if "rank" in group}
+    for group, have in kinds.items():
+        for word in sorted(set().union(*kinds.values()) - have):
+            some = moments[group][0][0]
+            text = f"{group} has no {word}, other ranks do"
+            made.fault("optimizer.state-missing", text, file=some.file, tensor=some.name, key=word)
 
 
 def _owner(found: str, name: str) -> str:
@@ -80,22 +85,31 @@ def _one_group(
     _check_kinds(made, by_owner, kinds)
     _check_dtypes(made, by_owner)
     missing: list[str] = []
-    if len(named) * 2 > len(by_owner) or made.param_shapes:
+    by_names = len(named) * 2 > len(by_owner) or bool(made.param_shapes)
+    numbered = not by_names and any(_number(o).isdigit() for o in by_owner)
+    check_promises(made, by_owner, group, numbered=numbered)
+    ids = declared_ids(made, group)
+    if by_names:
         missing = _check_named(made, by_owner, by_name)
-    elif any(o.rsplit(".", 1)[-1].lstrip("p").isdigit() for o in by_owner):
+    elif numbered:
         missing = _check_numbered(made, by_owner, weights, group)
     else:
         _check_shapes(made, by_owner, [])  # flat buffers: only their own lengths can be compared
     return OptimizerFacts(
         parameters=len(weights),
         covered=len(by_owner),
-        declared=_declared(made, group),
+        declared=len(ids) if ids is not None else None,
         missing=tuple(missing[:_NAMES_MAX]),
         moments=tuple(sorted(kinds)),
         master=any(w in kinds for w in ("fp32", "param", "master")),
         weight_dtypes=tuple(sorted({t.dtype for t in weights})),
         moment_dtypes=tuple(sorted({t.dtype for t, _, _ in moments})),
     )
+
+
+def _number(owner: str) -> str:
+    """The number in ``optimizer.state.3`` or ``state.p3``."""
+    return owner.rsplit(".", 1)[-1].lstrip("p")
 
 
 def _check_kinds(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], kinds: Counter[str]) -> None:
@@ -160,57 +174,64 @@ def _check_named(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], by_na
     aliases = {t.alias for n, t in by_name.items() if n in covered and t.alias}
     lost = [n for n in lost if by_name[n].alias not in aliases or by_name[n].alias is None]
     if lost and _is_tied(by_name, lost, covered):
+        made.facts.setdefault("tie_assumed", []).extend(
+            (by_name[n].name, by_name[c].name)
+            for n in lost
+            for c in covered
+            if c in by_name and "emb" in c and by_name[c].shape == by_name[n].shape
+        )
         lost = []
+    _check_homeless(made, by_owner, by_name)
     if lost:
         text = f"{lost[0]} has no optimizer state ({len(lost)} of {len(by_name)} parameters)"
         made.fault("optimizer.uncovered", text, tensor=lost[0], measured=len(lost), limit=0, unit="parameter")
     return lost
 
 
+def _check_homeless(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], by_name: dict[str, Tensor]) -> None:
+    """Moments of a parameter that is not among the weights: the weight was lost, unless it is a tied one."""
+    shapes = {t.shape for n, t in by_name.items() if "emb" in n}
+    named = [o for o in by_owner if not _number(o).isdigit()]  # a number names a group or a flat buffer
+    homeless = [o for o in named if o not in by_name and canonical_weight(o) not in by_name]
+    for owner in homeless[:1]:
+        some = next(iter(by_owner[owner].values()))
+        if owner.endswith(_HEADS) and (some.view or some.shape) in shapes:
+            continue
+        text = f"{owner} has optimizer state, but no such weight is stored ({len(homeless)} of {len(by_owner)})"
+        made.fault(
+            "weights.missing",
+            text,
+            file=some.file,
+            tensor=owner,
+            measured=len(homeless),
+            limit=0,
+            unit="parameter",
+        )
+
+
 def _fits(tensor: Tensor, weight: Tensor) -> bool:
     shape = tensor.view or tensor.shape
-    if shape == weight.shape or tensor.numel == prod(weight.shape):
-        return True
+    if shape == weight.shape or (len(shape) == 1 and tensor.numel == prod(weight.shape)):
+        return True  # as it is, or flat
     # Adafactor and SM3 keep one vector for each dimension instead of a full matrix.
     return tensor.numel in weight.shape or tensor.numel == 1
 
 
 def _is_tied(by_name: dict[str, Tensor], lost: list[str], covered: set[str]) -> bool:
     """An output head of exactly the embedding's shape is usually the embedding itself."""
-    heads = ("lm_head.weight", "head.weight", "output.weight", "embed_out.weight", "decoder.weight")
     shapes = {by_name[c].shape for c in covered if c in by_name and "emb" in c}
-    return all(n.endswith(heads) and by_name[n].shape in shapes for n in lost)
-
-
-def _declared(made: Checkpoint, group: str) -> int | None:
-    """Number of parameters that param_groups list."""
-    ids = _declared_ids(made, group)
-    return len(ids) if ids is not None else None
-
-
-def _declared_ids(made: Checkpoint, group: str) -> list[Any] | None:
-    found: list[Any] = []
-    seen = False
-    for value in made.values.values():
-        if (
-            value.name.endswith(".params")
-            and "param_groups" in value.name
-            and group_of(value.name, "optimizer") == group
-        ):
-            seen = True
-            found += value.value if isinstance(value.value, list) else []
-    return found if seen else None
+    return all(n.endswith(_HEADS) and by_name[n].shape in shapes for n in lost)
 
 
 def _check_numbered(
     made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weights: list[Tensor], group: str
 ) -> list[str]:
     """States are numbered: param_groups say which numbers must be there, weights which shapes may occur."""
-    declared = _declared_ids(made, group)
-    numbers = {o.rsplit(".", 1)[-1] for o in by_owner}
+    declared = declared_ids(made, group)
+    numbers = {_number(o) for o in by_owner}
     lost: list[str] = []
     if declared is not None:
-        lost = [str(i) for i in declared if str(i) not in numbers and not any(o.endswith(str(i)) for o in by_owner)]
+        lost = [str(i) for i in declared if str(i).rsplit(".", 1)[-1].lstrip("p") not in numbers]
         spare = sum(1 for t in weights if not t.numel)
         if len(lost) > spare:
             text = (
@@ -241,7 +262,8 @@ def _check_shapes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weig
     for word in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
         have = Counter(words[word].shape for words in by_owner.values() if word in words)
         for shape, count in (have - allowed).items() if weights else ():
-            if len(shape) == 1 and (shape[0] in sizes or shape[0] > max(sizes, default=0)):
+            flat = shape not in allowed and ((shape[:1] and shape[0] in sizes) or shape[:1] > (max(sizes, default=0),))
+            if len(shape) == 1 and flat:
                 continue  # a flat buffer
             tensor = next(w[word] for w in by_owner.values() if word in w and w[word].shape == shape)
             text = (

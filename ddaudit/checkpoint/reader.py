@@ -42,6 +42,7 @@ _CONTAINER_FAULTS = {
     "zip-name": "container.name-mismatch",
     "zip-overlap": "container.overlap",
     "zip-prefix": "container.prefix",
+    "zip-trailing": "file.trailing",
     "pickle": "container.pickle",
     "pickle-trailing": "container.pickle-trailing",
     "crc-absent": "container.crc-absent",

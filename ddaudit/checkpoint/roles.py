@@ -94,6 +94,15 @@ def area_of(name: str, is_tensor: bool = False) -> str | None:
     return "model" if is_tensor else None
 
 
+def group_of(name: str, area: str) -> str:
+    """What stands in front of the area word: "" or "rank1", "checkpoint_legacy" ... so that copies are not mixed."""
+    parts = name.split(".")
+    for index, part in enumerate(parts[:4]):
+        if area_of(part) == area or area_of(part + ".x") == area:
+            return ".".join(parts[:index])
+    return ""
+
+
 def strip_area(name: str, area: str) -> str:
     """The name without leading words that only say the area (``model.``, ``module.``, ``state_dict.``)."""
     parts = name.split(".")
@@ -117,18 +126,24 @@ def has_wrapper(name: str) -> str | None:
     return next((p for p in rest if p in WRAPPERS), None)
 
 
-def moment_of(name: str) -> tuple[str, str] | None:
-    """(parameter, kind) of an optimizer moment: kind is "first", "second" or "other"; None for what is no moment."""
-    parts = name.split(".")
+def moment_word(name: str) -> str | None:
+    """The word of an optimizer moment: at the end of the name, or in front of the parameter's."""
     if area_of(name) != "optimizer":
         return None
-    for word in (parts[-1], *(p for p in parts[1:3])):
-        if word in _MOMENTS and word not in ("m", "v", "sum", "momentum", "velocity"):
-            rest = [p for p in parts if p != word and p not in ("optimizer", "optim", "state")]
-            return ".".join(rest), _MOMENTS[word]
-    if parts[-1] in _MOMENTS:
-        return ".".join(p for p in parts[:-1] if p not in ("optimizer", "optim", "state")), _MOMENTS[parts[-1]]
-    return None
+    parts = name.split(".")
+    short = ("m", "v", "sum", "momentum", "velocity")  # also names of layers, so trusted only at the end
+    inside = (p for p in parts[1:3] if p in _MOMENTS and p not in short)
+    return parts[-1] if parts[-1] in _MOMENTS else next(inside, None)
+
+
+def moment_of(name: str) -> tuple[str, str] | None:
+    """(parameter, kind) of an optimizer moment: kind is "first", "second" or "other"; None for what is no moment."""
+    word = moment_word(name)
+    if word is None:
+        return None
+    parts = name.split(".")
+    rest = parts[:-1] if parts[-1] == word else [p for p in parts if p != word]
+    return ".".join(p for p in rest if p not in ("optimizer", "optim", "state")), _MOMENTS[word]
 
 
 def is_second_moment(name: str) -> bool:

@@ -78,8 +78,11 @@ def step_in(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def choose(folder: Folder, only: str | None) -> Choice:
-    """Picks the checkpoint: the file itself, the folder itself, what the root's pointer names, or the newest step."""
+def choose(folder: Folder, only: str | None, *, look: bool = True) -> Choice:
+    """Picks the checkpoint: the file itself, the folder itself, what the root's pointer names, or the newest step.
+
+    With ``look``, the newest siblings are examined by their headers.
+    """
     if only is not None:
         return Choice(Candidate(only, step_in(only), folder, only), folder)
     strong = layouts.detect(folder, weak=False)
@@ -89,7 +92,7 @@ def choose(folder: Folder, only: str | None) -> Choice:
     for _ in range(_MAX_DESCENT):
         found = _candidates(root)
         if found:
-            return _from_root(root, found)
+            return _from_root(root, found, look)
         weak = layouts.detect(root)
         if weak is not None:
             return Choice(Candidate("", step_in(root.name), root, layout=weak), root)
@@ -148,7 +151,7 @@ def _tag(pointer: str, text: str) -> str:
     return text
 
 
-def _from_root(root: Folder, found: list[Candidate]) -> Choice:
+def _from_root(root: Folder, found: list[Candidate], look: bool) -> Choice:
     found.sort(key=lambda c: (c.step if c.step is not None else -1, c.name))
     texts = _pointer_texts(root)
     numbered = [c for c in found if c.step is not None]
@@ -156,7 +159,7 @@ def _from_root(root: Folder, found: list[Candidate]) -> Choice:
         choice = Choice(found[-1], root, ambiguous=tuple(c.name for c in found))
     else:
         choice = Choice((numbered or found)[-1], root)
-    states = _look(found)
+    states = _look(found, _LOOK_AT if look else 0)
     choice.siblings = [states[c.name] for c in found[-_MAX_SIBLINGS:]]
     _follow(choice, texts, found, states)
     _missing_pointer(choice, texts)
@@ -212,10 +215,10 @@ def _missing_pointer(choice: Choice, texts: list[tuple[str, str]]) -> None:
         choice.faults.append(("pointer.missing", text, choice.root.full(wanted[0])))
 
 
-def _look(found: list[Candidate]) -> dict[str, Sibling]:
+def _look(found: list[Candidate], count: int) -> dict[str, Sibling]:
     """The newest siblings by headers, older ones by name only."""
     states = {}
-    recent = {c.name for c in found[-_LOOK_AT:]}
+    recent = {c.name for c in found[-count:]} if count else set()
     for candidate in found:
         state = Sibling(name=candidate.name, step=candidate.step, reason="not looked at")
         if candidate.name in recent:

@@ -4,19 +4,12 @@ weights."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from math import prod
 from typing import Any
 
-import numpy as np
-
-from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.model import Checkpoint, Tensor
-from ddaudit.checkpoint.roles import area_of, canonical_weight, has_wrapper, is_second_moment
+from ddaudit.checkpoint.roles import area_of, has_wrapper, is_second_moment
 from ddaudit.checkpoint.scan import TensorScan
-from ddaudit.checkpoint.stream import Unreadable, blocks
-from ddaudit.inert import Malformed
 
-_MASTER_MAX_BYTES = 2 << 30
 _SHARD_MIN_BYTES = 256
 
 
@@ -48,6 +41,15 @@ def check_scans(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
         if scan.zero_blocks and area == "model" and len(tensor.shape) > 1:
             text = f"{name}: {scan.zero_blocks} blocks of zeros amid other values"
             made.fault("values.zero-block", text, measured=scan.zero_blocks, limit=0, unit="block", **where)
+
+
+def check_ties(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
+    """A head without moments was taken for the embedding itself; other values mean that its moments are lost."""
+    for head, embedding in made.facts.get("tie_assumed", ()):
+        one, two = scans.get(head), scans.get(embedding)
+        if one is not None and two is not None and one.digest and two.digest and one.digest != two.digest:
+            text = f"{head} has no optimizer state, and it is not tied to {embedding}: their values differ"
+            made.fault("optimizer.uncovered", text, tensor=head, measured=1, limit=0, unit="parameter")
 
 
 def check_weights(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
@@ -126,7 +128,7 @@ def _check_repeated(made: Checkpoint, weights: list[Tensor]) -> None:
             continue
         seen: dict[tuple[int, int], Any] = {}
         for chunk in tensor.chunks:
-            span = chunk.span() if not callable(chunk._span) else None
+            span = chunk.span() if chunk.placed else None
             if (
                 span is None
                 or span.checksum is None
@@ -158,44 +160,3 @@ def _check_master_kept(made: Checkpoint, weights: list[Tensor]) -> None:
     if low and len(low) == len(floats) and moments and all(t.dtype == "float32" for t in moments) and not master:
         text = f"weights are {low[0].dtype} and moments float32, but no float32 master weights are stored"
         made.fault("weights.no-master", text, measured=low[0].dtype, limit="float32")
-
-
-def check_master(made: Checkpoint, folder: Folder) -> None:
-    """16-bit weights must be the rounded master weights (up to ``_MASTER_MAX_BYTES`` of them)."""
-    budget = _MASTER_MAX_BYTES
-    masters = {t.name.removesuffix(".fp32"): t for t in made.tensors.values() if t.name.endswith(".fp32")}
-    low = {
-        canonical_weight(t.name): t
-        for t in made.tensors.values()
-        if t.dtype == "bfloat16" and area_of(t.name, True) == "model"
-    }
-    for name, master in masters.items():
-        parameter = name.split("optimizer.state.", 1)[-1]
-        weight = low.get(canonical_weight(parameter))
-        if weight is None or weight.numel != master.numel or master.dtype != "float32" or budget < master.nbytes:
-            continue
-        budget -= master.nbytes
-        try:
-            differ = _rounded_differ(weight, master, folder)
-        except (Unreadable, Malformed, OSError):
-            continue
-        if differ:
-            text = f"{weight.name}: {differ:,} of {weight.numel:,} elements are not the rounded master weights"
-            made.fault(
-                "optimizer.master-mismatch",
-                text,
-                file=master.file,
-                tensor=weight.name,
-                measured=differ,
-                limit=0,
-                unit="element",
-            )
-
-
-def _rounded_differ(weight: Tensor, master: Tensor, folder: Folder) -> int:
-    """Elements that are not within one bf16 step of the master weight (round to nearest or stochastic)."""
-    low = np.frombuffer(b"".join(bytes(b) for b in blocks(weight, folder._open)), dtype="<u2").astype(np.int64)
-    high = np.frombuffer(b"".join(bytes(b) for b in blocks(master, folder._open)), dtype="<u4").astype(np.int64)
-    distance = np.abs((low << 16) - high)
-    finite = (high & 0x7F800000) != 0x7F800000
-    return int(np.count_nonzero((distance > 0x10000) & finite & (prod(weight.shape) > 0)))

@@ -23,6 +23,7 @@ __all__ = [
     "json_option",
     "load_packs",
     "load_waivers",
+    "pack_folders",
     "pack_options",
     "parse_params",
     "problem_envelope",
@@ -79,6 +80,15 @@ def load_waivers(path: str | None, packs: Packs) -> Waivers:
     from ddaudit.engine import waivers
 
     return waivers.load_waivers(Path(path), packs.registry, date.today()) if path else waivers.Waivers()
+
+
+def pack_folders(pack: Sequence[str], packs: str = "all") -> list[Path]:
+    """Folders of the packs that the options name, for what reads their tables and templates and runs none of them."""
+    from ddaudit import packs as loader
+
+    if packs == "builtin" and pack:
+        raise UsageProblem("--packs builtin and --pack contradict each other", fix="drop one of them")
+    return loader.named(pack, entries=packs == "all", environment=packs == "all")
 
 
 def load_packs(pack: Sequence[str], packs: str = "all") -> Packs:

@@ -102,7 +102,8 @@ def _lines(facts: ForecastFacts) -> Iterator[str]:
         yield f"{facts.base.devices} -> {one.devices}: {one.verdict}, {_times(one)}; {one.reason}"
         yield from (f"  {line}" for line in one.advice)
         if one.time_to_loss_ratio is not None:
-            yield f"  time to the same loss: {one.time_to_loss_ratio:.2f}x, device hours {one.device_hours_ratio:.2f}x"
+            spent = one.time_to_loss_ratio * one.devices / facts.base.devices
+            yield f"  time to the same loss: {one.time_to_loss_ratio:.3g}x, for {spent:.3g}x the device hours"
         for lost in one.rejected:
             yield f"  not {lost.layout}: {lost.why}"
     for devices, reason in sorted(facts.refused.items()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddaudit.cli.common import emit_json, envelope, json_option, pack_options
+from ddaudit.cli.common import emit_json, envelope, json_option, pack_folders, pack_options
 from ddaudit.cli.reports import ReportTarget, Target, write_asked
 from ddaudit.cli.terminal import printable
 from ddaudit.errors import Exit, UsageProblem
@@ -60,9 +60,9 @@ def command(
     if not live and (pids or ask or keep):
         raise UsageProblem("--pid, --signal and --keep belong to --live")
     start = time.perf_counter()
-    extra = [Path(p) for p in pack]
+    extra = pack_folders(pack, packs)
     if live:
-        answer = _live(list(paths), pids, job, ask, keep, extra)
+        answer = _live(list(paths), pids, (job, since), ask, keep, extra)
         source = "running ranks"
     else:
         answer = _read(list(paths), job, since, extra)
@@ -84,7 +84,12 @@ def _read(paths: list[Path], job: str | None, since: str | None, extra: list[Pat
 
 
 def _live(
-    paths: list[Path], pids: tuple[int, ...], job: str | None, ask: str | None, keep: Path | None, extra: list[Path]
+    paths: list[Path],
+    pids: tuple[int, ...],
+    which: tuple[str | None, str | None],
+    ask: str | None,
+    keep: Path | None,
+    extra: list[Path],
 ) -> Answer:
     from ddaudit.triage.live import collect
 
@@ -94,8 +99,8 @@ def _live(
             if keep.exists():
                 raise UsageProblem("folder exists", where=str(keep), fix="choose another name")
             keep.mkdir(parents=True)
-        notes = collect(folder, pids, job, ask)
-        return replace(_read([folder, *paths], job, None, extra), gaps=tuple(notes))
+        notes = collect(folder, pids, which[0], ask)
+        return replace(_read([folder, *paths], *which, extra), gaps=tuple(notes))
 
 
 def _tell(answer: Answer, source: str, seconds: float, report: str, as_json: bool, extra: list[Path]) -> int:

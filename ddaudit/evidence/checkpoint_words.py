@@ -69,15 +69,15 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "WRONG",
         "structure",
         "A loader leaves old memory in the hole or lets the last writer win: use a complete sibling.",
-        "shard.hole shard.overlap safetensors.duplicate",
+        "shard.hole shard.overlap safetensors.duplicate shard.copied shard.exchanged",
     ),
     ("WRONG", "structure", "Audit again when no job writes to the folder.", "file.changed"),
     (
         "DEGRADED",
         "structure",
         _CLEAN,
-        "file.trailing file.gap file.orphan file.stale file.stale-rank file.temporary dcp.storage- "
-        "orphan index.unlisted",
+        "file.trailing file.gap file.orphan file.stale file.stale-rank file.temporary "
+        "dcp.storage-orphan index.unlisted",
     ),
     ("DEGRADED", "structure", "Rewrite the index from the files.", "index.total-size"),
     ("DEGRADED", "structure", "Compare the two shards on their ranks before you trust either.", "shard.repeated"),
@@ -145,6 +145,13 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("DEGRADED", "step", "Check how the job counts samples.", "step.samples-mismatch step.loops step.other-counter"),
     ("DEGRADED", "step", "Use one value for both.", "state.disagrees world.disagrees"),
+    ("DEGRADED", "step", "Check that optimizer and schedule come from one save.", "step.rate"),
+    (
+        "BROKEN",
+        "model",
+        "Find the file or the rank that held the weight; else use a sibling that has it.",
+        "weights.missing",
+    ),
     (
         "NOT-RESUMABLE",
         "sampler",
@@ -155,7 +162,16 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "WRONG",
         "sampler",
         "Set the position by the step before resuming, or use a sibling.",
-        "sampler.position-mismatch sampler.ranks-differ sampler.beyond-epoch sampler.impossible",
+        "sampler.position-mismatch sampler.ranks-differ sampler.beyond-epoch sampler.impossible sampler.workers",
+    ),
+    ("DEGRADED", "sampler", "Save the position too; without it only an epoch's end is exact.", "sampler.no-position"),
+    ("DEGRADED", "model", "Check that configuration and weights belong together.", "weights.config-mismatch"),
+    ("DEGRADED", "model", "Check whether a cast was meant for this weight alone.", "weights.mixed-dtype"),
+    (
+        "WRONG",
+        "structure",
+        "Copy the file again: blocks that a crash or a full disk left unwritten read as zeros.",
+        "file.zero-tail",
     ),
     ("DEGRADED", "sampler", "Save one state for each rank.", "sampler.one-for-all sampler.rank-extra"),
     ("DEGRADED", "sampler", "Call set_epoch() before loading the state.", "sampler.no-epoch"),
@@ -194,8 +210,8 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "security",
         "Do not load it. Find out who wrote it.",
         "security.code security.computed-call path.escape path.link-outside path.special-file hdf5.external "
-        "container.duplicate-member container.compressed container.encrypted container.name- "
-        "mismatch container.overlap "
+        "container.duplicate-member container.compressed container.encrypted "
+        "container.name-mismatch container.overlap "
         "container.prefix container.pickle-trailing container.too-large",
     ),
     ("DEGRADED", "security", _WRITER, "security.unknown-object"),

@@ -57,7 +57,8 @@ class Prediction(_Frozen):
     device_hours_ratio: float
     """Device hours for equally many samples, over those of the base."""
     time_to_loss_ratio: float | None = None
-    """Time to the same loss over that of the base, with the critical batch counted; None where it is not known."""
+    """Time to the same loss over that of the base, with the critical batch counted; None where it is not known. Times
+    the ratio of devices it is that of the device hours."""
     verdict: Verdict
     reason: str
     advice: tuple[str, ...] = ()

@@ -239,7 +239,11 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """All facts of one incident, sorted by file and line."""
+    """All facts of one incident, sorted by file and line.
+
+    Of a restarted job these are the facts of its last attempt, which began at ``attempt_s`` (the job's clock) after the
+    line ``restarted``; ``earlier`` holds those of the attempts before it.
+    """
 
     sources: tuple[SourceFile, ...] = ()
     events: tuple[Event, ...] = ()
@@ -269,6 +273,9 @@ class Incident:
     adapters: frozenset[str] = frozenset()
     whole_logs: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    attempt_s: float | None = None
+    restarted: Spot | None = None
+    earlier: Incident | None = None
 
 
 class Cited(BaseModel):
@@ -302,6 +309,20 @@ class Suspect(BaseModel):
     commands: tuple[str, ...] = ()
 
 
+class Moment(BaseModel):
+    """A dated line, or a span, on the job's clock. ``lane`` is the job, a host or a rank."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    what: Literal["steps", "cause", "sign", "wait", "aside", "restart"]
+    lane: str
+    start_s: float
+    end_s: float | None = None
+    text: str
+    file: str
+    line: int
+
+
 class IncidentFacts(JsonEvidence):
     """What triage made of a bundle: the suspects of every family, what was set aside, and what is missing.
 
@@ -317,6 +338,7 @@ class IncidentFacts(JsonEvidence):
     set_aside: tuple[tuple[str, str, str], ...] = ()
     missing: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
+    timeline: tuple[Moment, ...] = ()
 
     def of(self, family: str) -> tuple[Suspect, ...]:
         """Suspects of one family, the chosen one first."""

@@ -100,6 +100,7 @@ def batch_advice(
     if critical is not None and after > critical:
         worth = steps_to_loss(before, critical) / steps_to_loss(after, critical)
         lines.append(
-            f"above the critical batch of {critical:,.0f}: {k:.3g}x the batch cuts the updates {worth:.2f}x only"
+            f"above the critical batch of {critical:,.0f}: {k:.3g}x the batch cuts the updates {worth:.2f}x only;"
+            " extra devices buy time only"
         )
     return Advice(k, k, math.sqrt(k), tuple(lines))

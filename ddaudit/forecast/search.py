@@ -88,7 +88,7 @@ def _losers(
 def _why(winner: Terms, loser: Terms) -> str:
     """The term in which it loses most."""
     if loser.total <= winner.total * (1 + TIE):
-        return "as quick within the model's error, with more axes to run"
+        return "as quick within the model's error"
     worst = max(TERMS, key=lambda name: getattr(loser, name) - getattr(winner, name))
     more = getattr(loser, worst) - getattr(winner, worst)
     return f"{loser.total / winner.total:.2f}x the step; {worst} takes {more:.3g} s more"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ddaudit.inert.fetched import fetched
 from ddaudit.inert.nodes import Call, Global, InertSet, Malformed, Opaque, Persistent, PickleLimits, PickleResult
 
 Handler = Callable[["Machine", int], int]
@@ -38,6 +39,7 @@ class Machine:
     __slots__ = (
         "data",
         "deadline",
+        "kept",
         "limits",
         "marks",
         "meanings",
@@ -59,6 +61,7 @@ class Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: list[Any] = []
+        self.kept = fetched(data)
         self.sparse: dict[int, Any] = {}
         self.room = limits.containers_for(len(data))
         self.deadline = time.monotonic() + limits.max_seconds
@@ -92,6 +95,11 @@ class Machine:
             raise Malformed("more memo entries than the limit", pos)
         if time.monotonic() > self.deadline:
             raise Malformed(f"reading took longer than {self.limits.max_seconds:g} s", pos)
+
+    def memorable(self, index: int) -> Any:
+        """What the memo keeps at ``index``: the value on top, or nothing where no opcode can read it back."""
+        kept = self.kept
+        return self.stack[-1] if kept is None or kept[index >> 3] >> (index & 7) & 1 else None
 
     def take(self, pos: int, length: int) -> bytes:
         """The next `length` bytes, checked against what is there before anything is allocated."""

@@ -204,15 +204,17 @@ def _dup(m: Machine, pos: int) -> int:
 def _memoize(m: Machine, pos: int) -> int:
     if m.sparse:
         m.sparse[len(m.memo) + len(m.sparse)] = m.stack[-1]
-    else:
+    elif m.kept is None:
         m.memo.append(m.stack[-1])
+    else:
+        m.memo.append(m.memorable(len(m.memo)))
     return pos
 
 
 def _put(m: Machine, index: int) -> None:
     count = len(m.memo)
     if index == count and not m.sparse:
-        m.memo.append(m.stack[-1])
+        m.memo.append(m.memorable(index))
     elif 0 <= index < count:
         m.memo[index] = m.stack[-1]
     else:

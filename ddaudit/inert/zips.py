@@ -52,8 +52,10 @@ def looks_like_zip(source: Source) -> bool:
 
 def read_zip(source: Source) -> ZipTail:
     """Reads the central directory and local headers; raises `Malformed` when there is no directory to read."""
-    entries, size, offset, end = _find_directory(source)
+    entries, size, offset, end, behind = _find_directory(source)
     tail = ZipTail()
+    if behind:
+        tail.problems.append(("trailing", f"{behind:,} bytes follow the archive"))
     tail.start = end - size - offset
     if tail.start < 0:
         raise Malformed(f"the zip directory should start at {offset:,} with {size:,} bytes, but ends at {end:,}")
@@ -66,8 +68,9 @@ def read_zip(source: Source) -> ZipTail:
     return tail
 
 
-def _find_directory(source: Source) -> tuple[int, int, int, int]:
-    """(entries, size, offset, end) of the central directory, by the end record and its 64-bit twin."""
+def _find_directory(source: Source) -> tuple[int, int, int, int, int]:
+    """(entries, size, offset, end) of the central directory, by the end record and its 64-bit twin; and how many bytes
+    follow the end record."""
     tail_start = max(0, source.size - 65_557)
     raw = source.read(tail_start, source.size - tail_start)
     at = raw.rfind(b"PK\x05\x06")
@@ -77,7 +80,8 @@ def _find_directory(source: Source) -> tuple[int, int, int, int]:
         raise Malformed("no end of the zip directory: the file is cut short or was never finished")
     _, _, _, _, entries, size, offset, comment = _EOCD.unpack_from(raw, at)
     end = tail_start + at
-    if tail_start + at + _EOCD.size + comment > source.size:
+    behind = source.size - (tail_start + at + _EOCD.size + comment)
+    if behind < 0:
         raise Malformed("the zip end record is cut")
     if end >= _LOCATOR.size:
         signature, _, where, _ = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
@@ -87,9 +91,9 @@ def _find_directory(source: Source) -> tuple[int, int, int, int]:
                 if 0 <= place <= source.size - _EOCD64.size:
                     record = _EOCD64.unpack(source.read(place, _EOCD64.size))
                     if record[0] == b"PK\x06\x06":
-                        return record[7], record[8], record[9], place
+                        return record[7], record[8], record[9], place, behind
             raise Malformed("the 64-bit zip end record is not where its locator says")
-    return entries, size, offset, end
+    return entries, size, offset, end, behind
 
 
 def _read_entries(raw: bytes, entries: int, tail: ZipTail) -> None:

@@ -33,4 +33,5 @@ def triage(context: ProbeContext, params: TriageParams) -> None:
     from ddaudit.triage.facts import facts_of
 
     path = Path(params.path).expanduser()
-    context.events.emit_evidence(facts_of(investigate([path], job=params.job), str(path)))
+    extra = [Path(folder) for folder in context.packs]
+    context.events.emit_evidence(facts_of(investigate([path], job=params.job or None, extra=extra), str(path)))

@@ -15,6 +15,7 @@ __all__ = ["DRAWERS", "Area", "areas"]
 #: ``module:function`` of everything that draws, in the order of pages; each takes a record and yields pictures, none
 #: when the record has nothing to show.
 DRAWERS: tuple[str, ...] = (
+    "ddaudit.report.pictures_incident:incident",
     "ddaudit.report.pictures_training:training",
     "ddaudit.report.pictures_system:system",
     "ddaudit.report.pictures_forecast:forecast",

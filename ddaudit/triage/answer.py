@@ -11,12 +11,15 @@ from typing import Any
 
 from ddaudit.evidence.incident import Incident, Spot
 from ddaudit.redact import redact_text
-from ddaudit.triage.archive import unpacked
+from ddaudit.triage.attempts import newer
 from ddaudit.triage.catalogue import Catalogue, load_catalogue
+from ddaudit.triage.moments import timeline
 from ddaudit.triage.readers.bundle import read_bundle
+from ddaudit.triage.readers.sections import real_name
 from ddaudit.triage.reasoning.case import Candidate
 from ddaudit.triage.reasoning.decide import Verdict, decide
 from ddaudit.triage.resolve import resolve
+from ddaudit.triage.unpack import unpacked
 
 __all__ = ["Answer", "investigate", "judge"]
 
@@ -32,6 +35,7 @@ class Answer:
     verdict: Verdict
     catalogue: Catalogue
     gaps: tuple[str, ...] = ()
+    before: Verdict | None = None
 
     @property
     def chosen(self) -> Candidate:
@@ -88,7 +92,8 @@ class Answer:
             "since": self.since(),
             "alternatives": self.alternatives(),
             "missing_evidence": self.missing(),
-            "notes": [*self.clocks(), *self.incident.notes[:20]],
+            "timeline": timeline(self.incident, self.verdict),
+            "notes": [*self.attempts(), *self.clocks(), *self.incident.notes[:20]],
         }
 
     def alternatives(self) -> list[dict[str, Any]]:
@@ -109,6 +114,16 @@ class Answer:
         # 2000 is the calendar's word for a year that no line names.
         return when.strftime("%m-%d %H:%M:%S" if when.year == 2000 else "%Y-%m-%d %H:%M:%S") + " (job clock)"
 
+    def attempts(self) -> list[str]:
+        """What an earlier attempt of a restarted job broke of, and whether it is the same again."""
+        if self.before is None:
+            return []
+        chosen, where = self.before.chosen, self.incident.restarted
+        same = chosen.cause == self.chosen.cause and chosen.rank == self.chosen.rank and chosen.host == self.chosen.host
+        like = "the same again" if same else "not what ended the last one"
+        at = f" (it ended at {real_name(where.file)}:{where.line})" if where else ""
+        return [f"this is the last attempt of a restarted job; the one before it{at} broke of {chosen.cause}: {like}"]
+
     def clocks(self) -> list[str]:
         """How the clocks of the sources relate."""
         shift = self.incident.shift_s
@@ -127,7 +142,9 @@ class Answer:
             f"{glyph} {word}  {self.chosen.cause}  in {source}  read in {seconds:.1f}s",
             f"Cause    {cause.title}{self._who()}",
             f"Why      {redact_text(self.chosen.why)}   confidence: {self.chosen.confidence}",
-            f"Proof    {first.file}:{first.line}: {redact_text(first.text)[:160]}" if first else "Proof    -",
+            f"Proof    {real_name(first.file)}:{first.line}: {redact_text(first.text)[:160]}"
+            if first
+            else "Proof    -",
             f"Since    {self.since() or 'not dated'}",
             f"Blast    {self._blast()}",
             f"Do now   {self.do_now()}",
@@ -158,7 +175,7 @@ class Answer:
 
 
 def _spot(spot: Spot) -> dict[str, Any]:
-    return {"file": spot.file, "line": spot.line, "text": redact_text(spot.text)}
+    return {"file": real_name(spot.file), "line": spot.line, "text": redact_text(spot.text)}
 
 
 def _has_kernel(incident: Incident, host: str) -> bool:
@@ -177,7 +194,7 @@ def _fill(template: str, who: Candidate, unknown: str | None = "the node") -> An
 def investigate(
     paths: Iterable[Path], *, job: str | None = None, since_s: float | None = None, extra: Iterable[Path] = ()
 ) -> Answer:
-    """Reads and judges a bundle. ``since_s``: events before it (seconds since the epoch) are left out.
+    """Reads and judges a bundle. ``since_s``: what is older (seconds since the epoch, the hosts' clock) is left out.
 
     Raises:
         EvidenceProblem: nothing there to read.
@@ -185,15 +202,13 @@ def investigate(
     """
     catalogue = load_catalogue(extra)
     with unpacked(list(paths)) as ready:
-        incident = resolve(read_bundle(ready, catalogue), catalogue, job)
+        incident = resolve(read_bundle(ready.roots, catalogue, ready.notes), catalogue, job)
     return judge(incident, catalogue, since_s)
 
 
 def judge(incident: Incident, catalogue: Catalogue, since_s: float | None = None) -> Answer:
     """Judges facts that were read before."""
     if since_s is not None:
-        from dataclasses import replace
-
-        kept = tuple(e for e in incident.events if e.stamp is None or e.stamp.time_s >= since_s)
-        incident = replace(incident, events=kept)
-    return Answer(incident, decide(incident), catalogue)
+        incident = newer(incident, since_s)
+    before = decide(incident.earlier) if incident.earlier is not None else None
+    return Answer(incident, decide(incident), catalogue, before=before)

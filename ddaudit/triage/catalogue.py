@@ -87,7 +87,10 @@ class Matcher:
         self.owners: tuple[tuple[Signature, ...], ...] = tuple(
             tuple(catalogue.signatures[i] for i in catalogue._literals.get(literal, ())) for literal in literals
         )
-        self._automaton = ahocorasick_rs.BytesAhoCorasick([literal.encode() for literal in literals])
+        # Measured with 470 literals: the DFA reads 300 MB/s, the default 190, and costs 10 ms and a few MB to build.
+        self._automaton = ahocorasick_rs.BytesAhoCorasick(
+            [literal.encode() for literal in literals], implementation=ahocorasick_rs.Implementation.DFA
+        )
 
     def find(self, block: bytes) -> list[tuple[int, int, int]]:
         """(literal index, start, end) of every hit, in order, overlaps included."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddaudit.evidence.incident import Cited, IncidentFacts, Suspect
+from ddaudit.evidence.incident import Cited, IncidentFacts, Moment, Suspect
 from ddaudit.redact import redact_text
 from ddaudit.triage.answer import Answer
+from ddaudit.triage.moments import timeline
+from ddaudit.triage.readers.sections import real_name
 from ddaudit.triage.reasoning.case import Candidate
 from ddaudit.triage.reasoning.decide import Verdict
 
@@ -19,7 +21,7 @@ def facts_of(answer: Answer, source: str) -> IncidentFacts:
     named = not (answer.healthy or answer.undetermined)
     suspects = [_suspect(answer, chosen, None)] if named else []
     suspects += [_suspect(answer, other, why) for other, why in answer.verdict.others]
-    aside = tuple((r.cause, r.why_not, f"{r.spot.file}:{r.spot.line}") for r in answer.verdict.rejected[:50])
+    aside = tuple((r.cause, r.why_not, f"{real_name(r.spot.file)}:{r.spot.line}") for r in answer.verdict.rejected[:50])
     return IncidentFacts(
         source=source,
         cause=chosen.cause,
@@ -28,6 +30,7 @@ def facts_of(answer: Answer, source: str) -> IncidentFacts:
         set_aside=aside,
         missing=tuple(answer.missing()),
         lines=tuple(answer.lines(source, 0.0)),
+        timeline=tuple(Moment.model_validate(row) for row in timeline(answer.incident, answer.verdict)),
     )
 
 
@@ -42,7 +45,9 @@ def _suspect(answer: Answer, candidate: Candidate, why_not: str | None) -> Suspe
         rank=candidate.rank,
         host=candidate.host,
         gpu=candidate.gpu,
-        evidence=tuple(Cited(file=s.file, line=s.line, text=redact_text(s.text)) for s in candidate.evidence[:10]),
+        evidence=tuple(
+            Cited(file=real_name(s.file), line=s.line, text=redact_text(s.text)) for s in candidate.evidence[:10]
+        ),
         do_now=own.do_now(),
         commands=tuple(own.commands()),
     )

@@ -229,11 +229,11 @@ def _output(argv: list[str], notes: list[str]) -> str:
 
 
 def _cgroup_events(ranks: Iterable[psutil.Process], path: Path) -> None:
-    """``memory.events`` of the ranks' control groups: counts kills by the memory limit."""
+    """``memory.events`` (version 1: ``memory.oom_control``) of the ranks' groups: counts kills by the memory limit."""
     lines = []
-    for group in sorted({g for p in ranks if (g := _cgroup(p.pid))}):
+    for group, name in sorted({g for p in ranks for g in _cgroups(p.pid)}):
         try:
-            events = Path(f"/sys/fs/cgroup{group}/memory.events").read_text()
+            events = Path(f"/sys/fs/cgroup{group}/{name}").read_text()
         except OSError:
             continue
         lines += [f"{group} memory.events {line}" for line in events.splitlines()]
@@ -241,9 +241,11 @@ def _cgroup_events(ranks: Iterable[psutil.Process], path: Path) -> None:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _cgroup(pid: int) -> str | None:
+def _cgroups(pid: int) -> list[tuple[str, str]]:
+    """(folder below the control groups' root, file that counts kills), of version 2 and of version 1."""
     try:
-        text = Path(f"/proc/{pid}/cgroup").read_text()
+        rows = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
     except OSError:
-        return None
-    return next((line.split("::", 1)[1] for line in text.splitlines() if "::" in line), None)
+        return []
+    unified = [(row[2], "memory.events") for row in rows if len(row) == 3 and row[0] == "0"]
+    return unified + [("/memory" + row[2], "memory.oom_control") for row in rows if "memory" in row[1].split(",")]

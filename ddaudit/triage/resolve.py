@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ddaudit.evidence.incident import Event, Incident, Raised, Rank, RankNote, SourceFile, Stack
+from ddaudit.triage.attempts import last_attempt
 from ddaudit.triage.catalogue import Catalogue
 from ddaudit.triage.readers import names
 from ddaudit.triage.readers.bundle import Bundle
@@ -44,7 +45,7 @@ def resolve(bundle: Bundle, catalogue: Catalogue, job: str | None = None) -> Inc
         facts,
         sources=sources,
         events=tuple(events),
-        raised=tuple(_unique(raised)),
+        raised=tuple(raised),
         hosts=tuple(hosts),
         job=main_job,
         stacks=tuple(who.stack_hosts()),
@@ -52,6 +53,11 @@ def resolve(bundle: Bundle, catalogue: Catalogue, job: str | None = None) -> Inc
         rank_notes=tuple(_notes(gathered, sources)),
         whole_logs=_whole_logs(bundle),
     )
+    incident = last_attempt(incident, gathered.exits)
+    if incident.earlier is not None:
+        earlier = incident.earlier
+        incident = replace(incident, earlier=replace(earlier, raised=tuple(_unique(earlier.raised))))
+    incident = replace(incident, raised=tuple(_unique(incident.raised)))
     return align(incident, [(log.slurm_clock, log.log_clock) for log in bundle.logs])
 
 
@@ -88,10 +94,17 @@ def _notes(gathered: Gathered, sources: Sequence[SourceFile]) -> Iterator[RankNo
 
 
 def _main_job(gathered: Gathered, bundle: Bundle) -> str | None:
-    """The job in question: named by the largest job log, else by the scheduler's table, else the one seen most."""
-    named = [(s.bytes_read, job) for s in gathered.sources if s.kind == "log" and (job := names.job_in(s.path))]
+    """The job in question: that of the newest job log (the largest where dates are missing), else the one that the
+    scheduler's table names, else the one seen most."""
+    named = [(s, job) for s in gathered.sources if s.kind == "log" and (job := names.job_in(s.path))]
     if named:
-        return max(named)[1]
+        dates = {
+            job: s.last.time_s
+            for s, job in sorted(named, key=lambda x: x[0].last.time_s if x[0].last else 0.0)
+            if s.last
+        }
+        dated = set(dates) == {job for _, job in named}
+        return max(named, key=lambda x: (dates[x[1]] if dated else 0.0, x[0].bytes_read))[1]
     listed = [j.job.split(".")[0].split("_")[0] for j in gathered.jobs if j.job[:1].isdigit()]
     if listed:
         return listed[0]
@@ -287,7 +300,7 @@ def _classify(raised: Raised, catalogue: Catalogue) -> Raised:
     return replace(raised, cause=best.cause, signature=best.id, role=best.role)
 
 
-def _unique(raised: list[Raised]) -> list[Raised]:
+def _unique(raised: Sequence[Raised]) -> list[Raised]:
     """Joins repeats of one exception by one rank (banner, error file and log); keeps where else it stands."""
     kept: dict[tuple[object, ...], Raised] = {}
     for item in sorted(raised, key=lambda r: (r.spot.file.endswith("error.json"), r.spot.file, r.spot.line)):

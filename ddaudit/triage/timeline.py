@@ -17,6 +17,8 @@ QUARTER_S = 900.0
 #: Two readings of one moment may lie this far apart and still fix a zone (in quarter hours).
 SLACK_S = 240.0
 BEFORE_S, AFTER_S = 900.0, 1800.0
+#: A launcher notices an end this much after the kernel did: what lies longer before a restart belongs to what it ended.
+RESTART_S = 5.0
 MAX_ZONE_S = 14 * 3600.0
 
 Clock = tuple[list[tuple[int, float]], list[tuple[int, float]]]
@@ -96,6 +98,8 @@ def placed(incident: Incident, stamp: Stamp | None) -> Literal["in", "maybe", "o
     if stamp is None or incident.window is None:
         return "unknown"
     start, end = incident.window[0] - BEFORE_S, incident.window[1] + AFTER_S
+    if incident.attempt_s is not None:
+        start = max(start, incident.attempt_s - RESTART_S)
     shift = incident.shift_s
     if shift is not None:
         return "in" if start <= stamp.time_s - shift <= end else "out"

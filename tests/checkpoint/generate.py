@@ -271,7 +271,7 @@ def megatron(root: Path, tp: int = 2, step: int = STEP, **change: Any) -> Path:
         seed=1,
     )
     for rank in range(tp):
-        params = weights()
+        params = {n: p + rank if p.dim() > 1 else p for n, p in weights().items()}
         state = {
             "args": args,
             "checkpoint_version": 3.0,

@@ -173,9 +173,9 @@ def hdf5_that_reads_other_files(root: Path) -> Path:
 def test_an_attack_has_a_finding_and_no_effect(name: str, tmp_path: Path):
     kind, build = CASES[name]
     path = build(tmp_path)
-    begin = time.perf_counter()
+    begin = time.process_time()
     result = audit(path)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert kind in ids(result)
     assert result.word in BAD
     assert not CANARY.exists()

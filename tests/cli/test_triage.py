@@ -61,3 +61,23 @@ def test_triage_does_not_import_torch(tmp_path):
         "import sys; from ddaudit.cli.main import main; main(['triage', sys.argv[1]]); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True).returncode == 0
+
+
+def test_a_pack_of_the_environment_adds_to_the_catalogue(tmp_path, monkeypatch):
+    table = tmp_path / "ours" / "triage" / "site.toml"
+    table.parent.mkdir(parents=True)
+    table.write_text(
+        '[[cause]]\nid = "site.license"\ntitle = "No licence"\ndo_now = "Call procurement."\n'
+        '[[signature]]\nid = "site-license"\ncause = "site.license"\nrole = "root"\nlayer = "app"\n'
+        'find = ["LICENSE EXPIRED"]\nregex = "LICENSE EXPIRED"\nsample = "LICENSE EXPIRED"\nmeans = "It ran out."\n'
+    )
+    (tmp_path / "train.log").write_text(
+        "[rank1]: Traceback (most recent call last):\n[rank1]: RuntimeError: LICENSE EXPIRED\n"
+    )
+    monkeypatch.setenv("DDAUDIT_PACKS", str(tmp_path / "ours"))
+    told = json.loads(ddaudit("triage", str(tmp_path / "train.log"), "--json").stdout)["incident"]
+    assert told["cause"] == "site.license" and told["guilty"] == {"rank": 1}
+    alone = json.loads(ddaudit("triage", str(tmp_path / "train.log"), "--packs", "builtin", "--json").stdout)[
+        "incident"
+    ]
+    assert alone["cause"] == "app.exception"

@@ -120,9 +120,9 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_end_quickly(name: str):
-    begin = time.perf_counter()
+    begin = time.process_time()
     read_pickle(BOMBS[name], limits=PickleLimits(max_seconds=4))
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_the_container_budget_follows_the_length():

@@ -43,9 +43,9 @@ def test_compressed_logs_are_read_by_content(tmp_path, pack):
 
 
 def test_a_truncated_archive_gives_what_could_be_read(tmp_path):
-    whole = gzip.compress(ERROR + random.Random(1).randbytes(100_000))
+    whole = gzip.compress(ERROR + random.Random(1).randbytes(100_000).replace(b"\0", b"x"))
     (tmp_path / "train.log.gz").write_bytes(whole[: len(whole) // 2])
-    assert solve(tmp_path)["cause"] in ("app.exception", "none")
+    assert solve(tmp_path)["guilty"]["rank"] == 3
 
 
 def test_a_sparse_file_is_skipped_to_its_tail(tmp_path):

@@ -97,7 +97,10 @@ def finish(made: Checkpoint) -> None:
     ]
     if epoch and steps and epoch % steps[0] == 0 and epoch >= steps[0]:
         processes = int(epoch // steps[0])
-        if processes > max(count, 1) and processes <= 65536:
+        if count > 1 and processes > 2 * count:
+            text = f"the schedule stands at {epoch}: that would be {processes} processes, {count} saved a random state"
+            made.fault("step.schedule-mismatch", text, file="scheduler.bin", measured=epoch, limit=steps[0] * count)
+        elif processes > max(count, 1) and processes <= 65536:
             made.know("ranks", processes, f"scheduler last_epoch {epoch} / optimizer step {steps[0]:g}")
             return
     if count:

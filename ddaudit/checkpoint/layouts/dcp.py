@@ -7,16 +7,16 @@ tensor) are archives too. Files written by ranks that had nothing to write are e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from array import array
 from functools import lru_cache
 from typing import Any
 
 from ddaudit.checkpoint.boxes import cover
 from ddaudit.checkpoint.flatten import add_tree
 from ddaudit.checkpoint.folder import Folder
-from ddaudit.checkpoint.layouts.dcp_items import Item, check_ranges, locate
+from ddaudit.checkpoint.layouts.dcp_items import Item, Ranges, Stored, check_ranges
 from ddaudit.checkpoint.layouts.dcp_metadata import Box, Index, Info, Metadata, TensorMeta, meanings
-from ddaudit.checkpoint.model import Checkpoint, Chunk, Tensor
+from ddaudit.checkpoint.model import Checkpoint, Tensor
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Completion
 from ddaudit.inert import Malformed, PickleLimits
@@ -44,7 +44,7 @@ def read(reader: Reader, prefix: str = "") -> None:
     if not metas:
         _no_metadata(reader, data_files)
         return
-    used: dict[str, list[tuple[int, int]]] = {}
+    used: Ranges = {}
     for meta in metas:
         metadata = _read_metadata(reader, meta)
         if metadata is not None:
@@ -92,7 +92,7 @@ def _read_metadata(reader: Reader, name: str) -> Metadata | None:
     return result.value
 
 
-def _add_items(reader: Reader, metadata: Metadata, prefix: str, used: dict[str, list[tuple[int, int]]]) -> None:
+def _add_items(reader: Reader, metadata: Metadata, prefix: str, used: Ranges) -> None:
     """Joins ``storage_data`` with ``state_dict_metadata``, and adds what both agree on."""
     places: dict[str, dict[tuple[int, ...] | None, Info]] = {}
     storage = metadata.storage if isinstance(metadata.storage, dict) else {}
@@ -104,13 +104,12 @@ def _add_items(reader: Reader, metadata: Metadata, prefix: str, used: dict[str, 
             )
             continue
         places.setdefault(index.fqn, {})[index.offset] = info
-        used.setdefault(info.path, []).append((info.offset, info.length))
-    finder = _finder(reader)
+        _note_range(used, info)
     for fqn, meta in metadata.tensors.items():
         name = f"{prefix}{fqn}"
         mine = places.pop(str(fqn), {})
         if isinstance(meta, TensorMeta):
-            _add_tensor(reader, name, meta, mine, finder)
+            _add_tensor(reader, name, meta, mine)
         else:
             _add_bytes(reader, name, mine)
     for fqn in places:
@@ -121,34 +120,32 @@ def _fqn(index: Any) -> str:
     return str(getattr(index, "fqn", "?"))[:200]
 
 
-def _finder(reader: Reader) -> Callable[[Item], Any]:
-    def find(item: Item) -> Any:
-        return locate(reader, item)
+def _note_range(used: Ranges, info: Info) -> None:
+    """Offsets and lengths that no file can have stay impossible when they are cut to what an array holds."""
+    limit = (1 << 63) - 1
+    used.setdefault(info.path, array("q")).extend(max(-1, min(n, limit)) for n in (info.offset, info.length))
 
-    return find
 
-
-def _add_tensor(
-    reader: Reader, name: str, meta: TensorMeta, places: dict[Any, Info], finder: Callable[[Item], Any]
-) -> None:
+def _add_tensor(reader: Reader, name: str, meta: TensorMeta, places: dict[Any, Info]) -> None:
     made = reader.made
     dtype = dtype_name(meta.dtype)
     if dtype is None or not meta.valid:
         made.fault("dcp.tensor-entry", f"{name} has no valid dtype, size or chunks in the metadata", tensor=name)
         return
     tensor = Tensor(name, dtype, meta.size, file=reader.folder.full(METADATA))
+    stored = Stored(reader, name, dtype)
     for box in meta.chunks:
         info = places.pop(box.offsets, None) or (places.pop(None, None) if len(meta.chunks) == 1 else None)
         if info is None:
             text = f"{name}: the chunk at {list(box.offsets)} is described but stored nowhere"
             made.fault("shard.not-stored", text, tensor=name, key=str(list(box.offsets)))
             continue
-        item = Item(finder, name, dtype, box.offsets, box.sizes, reader.folder.full(info.path), info)
-        tensor.chunks.append(Chunk(box.offsets, box.sizes, item.file, item, _rank_of(info.path)))
+        tensor.chunks.append(Item(stored, box, _full(reader.folder.prefix, info.path), info, _rank_of(info.path)))
     for info in places.values():
         text = f"{name}: {info.path} stores a chunk that the metadata does not describe"
         made.fault("dcp.storage-orphan", text, tensor=name, file=reader.folder.full(info.path))
     check_cover(made, tensor, [(b.offsets, b.sizes) for b in meta.chunks])
+    meta.chunks = []  # a million boxes are not needed twice
     made.add_tensor(tensor)
 
 
@@ -214,12 +211,18 @@ def _add_bytes(reader: Reader, name: str, places: dict[Any, Info]) -> None:
 
 
 @lru_cache(maxsize=65_536)
+def _full(prefix: str, path: str) -> str:
+    """The file's name below the root, one string for all items in it."""
+    return prefix + path
+
+
+@lru_cache(maxsize=65_536)
 def _rank_of(path: str) -> int | None:
     match = _FILE.match(path)
     return int(match[1]) if match else None
 
 
-def _check_files(reader: Reader, data_files: list[str], used: dict[str, list[tuple[int, int]]]) -> None:
+def _check_files(reader: Reader, data_files: list[str], used: Ranges) -> None:
     """Data files that the metadata does not name: leftovers of a save with more ranks, unless they are empty."""
     folder, made = reader.folder, reader.made
     for name in data_files:

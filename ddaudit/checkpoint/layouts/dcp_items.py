@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
 from typing import Any
 
-from ddaudit.checkpoint.layouts.dcp_metadata import Info
-from ddaudit.checkpoint.model import Span
+from ddaudit.checkpoint.layouts.dcp_metadata import Box, Info
+from ddaudit.checkpoint.model import Chunk, Span
 from ddaudit.checkpoint.reader import SAFETENSORS_DTYPES, Reader
 from ddaudit.inert import Malformed, TensorRef, looks_like_safetensors, unsafe_name
 from ddaudit.inert.safetensors import read_safetensors
 
+#: File -> offset and length of each item in it, one behind the other.
+Ranges = dict[str, "array[int]"]
 
-class Item:
-    """A stored chunk that is looked up in its file only when called."""
 
-    __slots__ = ("dtype", "file", "find", "info", "name", "offsets", "shape")
+class Stored:
+    """What all items of one tensor share: the reader that opens them, the tensor's name and dtype."""
 
-    def __init__(
-        self,
-        find: Callable[[Item], Any],
-        name: str,
-        dtype: str,
-        offsets: tuple[int, ...],
-        shape: tuple[int, ...],
-        file: str,
-        info: Info,
-    ) -> None:
-        self.find = find
+    __slots__ = ("dtype", "name", "reader")
+
+    def __init__(self, reader: Reader, name: str, dtype: str) -> None:
+        self.reader = reader
         self.name = name
         self.dtype = dtype
-        self.offsets = offsets
-        self.shape = shape
-        self.file = file
-        self.info = info
 
-    def __call__(self) -> Span | None:
-        span: Span | None = self.find(self)
+
+class Item(Chunk):
+    """A stored chunk that is looked up in its file only when its bytes are wanted: there may be a million of them."""
+
+    __slots__ = ("_found", "info", "stored")
+
+    def __init__(self, stored: Stored, box: Box, file: str, info: Info, rank: int | None) -> None:
+        super().__init__(box.offsets, box.sizes, file, None, rank)
+        self.stored = stored
+        self.info = info
+        self._found = False
+
+    @property
+    def placed(self) -> bool:
+        return self._found
+
+    def span(self) -> Span | None:
+        if not self._found:
+            self._found = True
+            self._span = locate(self.stored.reader, self)
+        span = self._span
+        assert not callable(span)
         return span
 
 
 def locate(reader: Reader, item: Item) -> Span | None:
     """Opens the item's archive and finds the one tensor in it; None with a fault when it is not what was promised."""
-    made, info = reader.made, item.info
-    where = {"file": item.file, "tensor": item.name}
+    made, info, name, dtype = reader.made, item.info, item.stored.name, item.stored.dtype
+    where = {"file": item.file, "tensor": name}
     if info.transforms:
-        made.fault("dcp.transform", f"{item.name} is stored through {info.transforms}", **where)
+        made.fault("dcp.transform", f"{name} is stored through {info.transforms}", **where)
         return None
     try:
         window = reader.folder.source(info.path).window(info.offset, info.length)
@@ -53,35 +63,35 @@ def locate(reader: Reader, item: Item) -> Span | None:
             return _in_safetensors(reader, item, window)
     except Malformed:
         return None  # check_ranges has said what is wrong with the file
-    found = reader.torch_in(window, item.file, item.name)
+    found = reader.torch_in(window, item.file, name)
     if found is None:
         return None
     ref = found.value
     if not isinstance(ref, TensorRef):
-        made.fault("shard.not-a-tensor", f"{item.name}: {info.path} holds no tensor at {info.offset:,}", **where)
+        made.fault("shard.not-a-tensor", f"{name}: {info.path} holds no tensor at {info.offset:,}", **where)
         return None
-    if ref.shape != item.shape or ref.dtype != item.dtype:
+    if ref.shape != item.shape or ref.dtype != dtype:
         text = (
-            f"{item.name}: the chunk at {list(item.offsets)} should be {item.dtype} {list(item.shape)}, "
+            f"{name}: the chunk at {list(item.offsets)} should be {dtype} {list(item.shape)}, "
             f"{info.path} holds {ref.dtype} {list(ref.shape)} there"
         )
         made.fault("shard.mismatch", text, **where)
         return None
-    chunks = reader.tensor_of(ref, found, window, item.name, item.file, None).chunks
+    chunks = reader.tensor_of(ref, found, window, name, item.file, None).chunks
     return chunks[0].span() if chunks else None
 
 
 def _in_safetensors(reader: Reader, item: Item, window: Any) -> Span | None:
-    header = read_safetensors(window)
+    header, name, dtype = read_safetensors(window), item.stored.name, item.stored.dtype
     entry = next(iter(header.entries.values()), None)
-    if entry is None or SAFETENSORS_DTYPES.get(entry.dtype) != item.dtype or entry.shape != item.shape:
-        text = f"{item.name}: {item.info.path} holds another tensor at {item.info.offset:,}"
-        reader.made.fault("shard.mismatch", text, file=item.file, tensor=item.name)
+    if entry is None or SAFETENSORS_DTYPES.get(entry.dtype) != dtype or entry.shape != item.shape:
+        text = f"{name}: {item.info.path} holds another tensor at {item.info.offset:,}"
+        reader.made.fault("shard.mismatch", text, file=item.file, tensor=name)
         return None
     return Span(item.file, window.base[1] + entry.offset)
 
 
-def check_ranges(reader: Reader, used: dict[str, list[tuple[int, int]]]) -> None:
+def check_ranges(reader: Reader, used: Ranges) -> None:
     """Every named file exists, every range lies inside it, ranges do not overlap, and nothing lies between them."""
     made, folder = reader.made, reader.folder
     for path, ranges in sorted(used.items()):
@@ -91,12 +101,18 @@ def check_ranges(reader: Reader, used: dict[str, list[tuple[int, int]]]) -> None
             made.fault("path.escape", f"the metadata names the file {path!r:.120}, which {reason}", key=path[:200])
             continue
         if path not in folder:
-            text = f"{path} is missing: the metadata says it holds {len(ranges)} items"
+            text = f"{path} is missing: the metadata says it holds {len(ranges) // 2} items"
             made.fault(
-                "complete.file-missing", text, file=full, rank=_rank(path), measured=0, limit=len(ranges), unit="item"
+                "complete.file-missing",
+                text,
+                file=full,
+                rank=_rank(path),
+                measured=0,
+                limit=len(ranges) // 2,
+                unit="item",
             )
             continue
-        _check_file(reader, path, ranges)
+        _check_file(reader, path, list(zip(ranges[::2], ranges[1::2], strict=True)))
 
 
 def _rank(path: str) -> int | None:

@@ -33,6 +33,19 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+_SHARED_MAX = 4096
+_seen: dict[Any, Any] = {}
+
+
+def _shared(sizes: Any) -> Any:
+    """Most chunks of a save have one of few extents: equal ones become one object."""
+    if not isinstance(sizes, tuple) or len(sizes) > 64 or not all(type(n) is int for n in sizes):
+        return sizes
+    if len(_seen) > _SHARED_MAX:
+        _seen.clear()
+    return _seen.setdefault(sizes, sizes)
+
+
 class Box(_Consumed):
     """ChunkStorageMetadata: where a chunk begins, and its extent."""
 
@@ -43,7 +56,7 @@ class Box(_Consumed):
         self.sizes: Any = ()
 
     def take(self, state: dict[Any, Any]) -> None:
-        self.offsets, self.sizes = _tuple(state.get("offsets")), _tuple(state.get("sizes"))
+        self.offsets, self.sizes = _tuple(state.get("offsets")), _shared(_tuple(state.get("sizes")))
 
 
 class TensorMeta(_Consumed):

@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from ddaudit.checkpoint.folder import Folder
+from ddaudit.checkpoint.layouts.deepspeed_checks import check_copies, check_module, check_order, shapes_of
 from ddaudit.checkpoint.layouts.deepspeed_flat import Shard, add_zero3, add_zero12
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.reader import Reader
@@ -59,6 +60,10 @@ def read(reader: Reader, prefix: str = "") -> None:
         reader.load(name, f"{prefix}model.{name.removesuffix('_model_states.pt').removesuffix('-model_states.pt')}.")
     shards = _read_optimizers(reader, prefix)
     stage = max((s.stage for s in shards), default=0)
+    check_copies(made, shards)
+    if shards and first and not any(shapes_of(state) for state in first.values()):
+        text = "no param_shapes: the optimizer's partitions cannot be held against parameters, nor converted to fp32"
+        made.fault("complete.optional-missing", text, file=folder.full(sorted(model_files)[0]), key="param_shapes")
     _cut_flat(made, prefix, shards, first, stage)
     _check_counts(reader, model_files, ranks3, shards, stage)
     _promise(made, next(iter(first.values()), {}))
@@ -88,6 +93,7 @@ def _read_model(reader: Reader, name: str, prefix: str, dp: int | None, mp: int)
     rest = {k: v for k, v in state.items() if k not in _SKIP}
     add_tree(reader, rest, found, source, tag.rstrip(".") if first else f"{tag}dp{dp}", full, dp)
     _know(made, state, full)
+    check_module(made, state, full, whole=dp is None)
     return state
 
 
@@ -170,6 +176,8 @@ def _cut_flat(made: Checkpoint, prefix: str, shards: list[Shard], first: dict[in
             made.param_shapes.update({f"{tag}model.{n}": s for n, s in group.items() if isinstance(s, tuple)})
         if not all(s.readable for s in mine):
             continue
+        for number, group in enumerate(groups):
+            check_order(made, sorted(mine, key=lambda s: s.dp), number, group)
         (add_zero3 if stage == 3 else add_zero12)(made, tag, mine, groups)
 
 

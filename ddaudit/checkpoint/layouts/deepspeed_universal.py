@@ -34,8 +34,11 @@ def read(reader: Reader) -> None:
     for name in _SHARED:
         if name in zero.folder:
             zero.load(name, "optimizer.universal")
+        elif any("exp_avg" in have for have in words.values()):
+            text = f"zero/{name} is missing: it holds the parameter groups, and the loader opens it first"
+            made.fault("complete.file-missing", text, file=zero.folder.full(name), measured=0, limit=1, unit="file")
     _check(made, folder, words, shapes)
-    if folder.sub("tmp").names():
+    if "tmp" in folder.folders():
         text = "tmp/ is still there: the conversion to the universal format did not finish"
         made.fault("complete.conversion-unfinished", text, file=folder.full("tmp"))
 
@@ -83,6 +86,9 @@ def _read_parameter(reader: Reader, parameter: str, shape: tuple[int, ...] | Non
             tensor.view = shape
             _check_shape(made, tensor, shape, full)
             made.add_tensor(tensor)
+            if word == "fp32" and ref.dtype != "float32":
+                text = f"{full} is {ref.dtype}: master weights are float32"
+                made.fault("optimizer.dtype", text, file=full, tensor=tensor.name, measured=ref.dtype, limit="float32")
         else:
             made.fault("file.malformed", f"{full} holds no tensor", file=full, key=parameter)
     return found_words

@@ -22,7 +22,7 @@ _BIN = re.compile(r"^(pytorch_model|adapter_model)(-\d{5}-of-\d{5})?\.bin$")
 
 
 def detect(folder: Folder) -> bool:
-    if STATE in folder and (_is_trainers(folder) or any(n in folder for n in (*_OWN, "config.json"))):
+    if STATE in folder and (any(n in folder for n in (*_OWN, "config.json")) or _is_trainers(folder)):
         return True
     own = sum(n in folder for n in _OWN)
     named = _DIR.match(folder.name) and ("config.json" in folder or safetensors.detect(folder))
@@ -84,6 +84,10 @@ def _trainer_state(made: Checkpoint, state: dict[str, Any], args: dict[str, Any]
     for key in ("epoch", "max_steps", "num_train_epochs", "train_batch_size", "num_input_tokens_seen"):
         if isinstance(state.get(key), (int, float)):
             made.values[f"trainer_state.{key}"] = _value(f"trainer_state.{key}", state[key], full)
+    for key in ("epoch", "max_steps"):
+        if state and key not in state:
+            text = f"{STATE} has no {key}: the Trainer would go on from its default"
+            made.fault("complete.optional-missing", text, file=full, key=key)
     said, asked = state.get("max_steps"), args.get("max_steps")
     if type(said) is int and type(asked) is int and asked > 0 and said != asked:
         text = (
@@ -215,7 +219,5 @@ def _config(reader: Reader) -> None:
     config = reader.json("config.json")
     if isinstance(config, dict):
         reader.made.facts["config"] = {
-            key: config[key]
-            for key in ("torch_dtype", "dtype", "hidden_size", "vocab_size", "tie_word_embeddings", "model_type")
-            if isinstance(config.get(key), (str, int, bool))
+            key: config[key] for key in safetensors.CONFIG_KEYS if isinstance(config.get(key), (str, int, bool))
         }

@@ -81,10 +81,14 @@ def _add(reader: Reader, value: Any, found: Any, name: str) -> None:
     add_tree(reader, value, found, reader.folder.source(name), "", full)
     state = value if isinstance(value, dict) else {}
     _promise(made)
+    if state.get("lr_schedulers") == []:
+        made.promises["schedule"] = "unsaved"
+        made.promise_notes["schedule"] = "the job registered none"
     made.facts["lightning"] = str(state.get(_VERSION, "?"))
     flat = {n: v.value for n, v in made.values.items()}
     _find_loops(made, flat, full)
-    if "global_step" in state and "loops" not in state:
+    loops = state.get("loops")
+    if "global_step" in state and not (isinstance(loops, dict) and loops.get("fit_loop")):
         made.fault(
             "key.missing",
             "the loops' counters are not in the file: position and epoch are lost",
@@ -144,10 +148,23 @@ def _find_loops(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
             measured=ready - completed,
             limit=1,
         )
-    _note_position(made, number("epoch_loop.batch_progress.current.processed"), flat.get("epoch"), file)
+    current = number("epoch_loop.batch_progress.current.processed")
+    in_epoch = number("epoch_loop.automatic_optimization.optim_progress.optimizer.step.current.completed")
+    if processed and stepped and current is not None and in_epoch is not None:
+        _check_current(made, current, in_epoch, max(1, round(processed / stepped)), file)
+    _note_position(made, current, flat.get("epoch"), file)
     _check_epoch(made, flat, file)
     if processed is not None:
         made.facts["micro_batches"] = processed
+
+
+def _check_current(made: Checkpoint, current: int, stepped: int, accumulation: int, file: str) -> None:
+    """Batches and optimizer steps of this epoch tell one position; two mean that a resume skips the wrong number."""
+    wanted = -(-current // accumulation)
+    if abs(wanted - stepped) > 1:
+        key = "loops.fit_loop.epoch_loop.batch_progress.current.processed"
+        text = f"{current} batches of this epoch are {wanted} optimizer steps, but {stepped} were counted"
+        made.fault("step.loop-mismatch", text, file=file, key=key, measured=wanted, limit=stepped, unit="update")
 
 
 def _check_epoch(made: Checkpoint, flat: dict[str, Any], file: str) -> None:

@@ -21,7 +21,11 @@ def note_args(made: Checkpoint, args: Any, file: str) -> tuple[int, int, int]:
     for key, fact in _FACTS.items():
         made.know(fact, fields.get(key), f"args.{key}")
     consumed = fields.get("consumed_train_samples")
-    if type(consumed) is int and not any(p.name == "args.consumed_train_samples" for p in made.positions):
+    known = next((p for p in made.positions if p.name == "args.consumed_train_samples"), None)
+    if type(consumed) is int and known is not None and known.samples != consumed:
+        text = f"{file}: {consumed:,} samples were consumed, {known.file} says {known.samples:,}"
+        made.fault("sampler.ranks-differ", text, file=file, measured=consumed, limit=known.samples, unit="sample")
+    if type(consumed) is int and known is None:
         made.positions.append(
             Position(
                 name="args.consumed_train_samples",

@@ -7,6 +7,7 @@ from typing import Any
 
 from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.layouts.megatron_args import note_args
+from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Completion
 
@@ -24,6 +25,7 @@ def read(reader: Reader) -> None:
     folder, made = reader.folder, reader.made
     ranks = sorted(d for d in folder.folders() if _RANK.match(d))
     have_optimizer: dict[str, bool] = {}
+    keys: dict[str, set[str]] = {}
     wanted: tuple[int, int, int] = (1, 1, 1)
     inside = False
     for rank in ranks:
@@ -35,6 +37,7 @@ def read(reader: Reader) -> None:
             continue
         found = sub.load(model, rank)
         state: Any = found.value if found is not None and isinstance(found.value, dict) else {}
+        keys[rank] = {str(k).rstrip("0123456789") for k, v in state.items() if v not in (None, {}, [])}
         wanted = max(wanted, note_args(made, state.get("args"), sub.folder.full(model)))
         optimizer = state.get("optimizer")
         inside |= isinstance(optimizer, dict) and bool(set(optimizer) & {"state", "fp32_from_fp16_params", "optimizer"})
@@ -43,6 +46,40 @@ def read(reader: Reader) -> None:
         for name in files:
             sub.load(name, f"{rank}.distrib_optim")
     _check(reader, ranks, have_optimizer, wanted, inside)
+    _check_keys(reader, keys)
+    if wanted[0] > 1:
+        _check_copies(made, ranks)
+
+
+_KEYS = ("iteration", "model", "optimizer", "opt_param_scheduler", "rng_state", "args")
+
+
+def _check_keys(reader: Reader, keys: dict[str, set[str]]) -> None:
+    """What one rank's file has, every rank's must have."""
+    everything = set().union(*keys.values()) if keys else set()
+    for rank, have in keys.items():
+        for key in (k for k in _KEYS if k in everything - have):
+            file = reader.folder.full(f"{rank}/{_MODEL[0]}")
+            text = f"{file} has no {key}, other ranks' files do"
+            reader.made.fault("key.missing", text, file=file, key=key)
+
+
+def _check_copies(made: Checkpoint, ranks: list[str]) -> None:
+    """Tensor-parallel ranks hold different parts; only norms and the like are the same on all."""
+    marks: dict[str, set[Any]] = {}
+    for tensor in made.tensors.values():
+        span = tensor.chunks[0].span() if tensor.chunks and len(tensor.shape) > 1 else None
+        head, _, rest = tensor.name.partition(".")
+        if head in ranks and span is not None and span.checksum is not None and span.checksum.crc:
+            marks.setdefault(head, set()).add((rest, span.checksum.crc, span.checksum.length))
+    seen: dict[Any, str] = {}
+    for rank, mine in marks.items():
+        other = seen.setdefault(frozenset(mine), rank)
+        if other != rank and len(mine) > 1:
+            text = f"{rank} and {other} hold the same bytes in all {len(mine)} matrices: one was written over the other"
+            made.fault(
+                "shard.repeated", text, file=next(t.file for t in made.tensors.values() if t.name.startswith(rank))
+            )
 
 
 def _check(

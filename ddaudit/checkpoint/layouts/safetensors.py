@@ -16,6 +16,11 @@ from ddaudit.inert.safetensors import SafetensorsHeader
 
 NAME = "safetensors"
 _STATES = ("trainer_state.json", "training_state.json", "train_state.json", "state.json", "config.json")
+#: What config.json says about the weights themselves.
+CONFIG_KEYS = (
+    "torch_dtype", "dtype", "tie_word_embeddings", "hidden_size", "n_embd", "d_model", "vocab_size", "embedding_size",
+    "word_embed_proj_dim", "num_hidden_layers", "n_layer", "model_type",
+)  # fmt: skip
 INDEX_SUFFIX = ".safetensors.index.json"
 _NUMBERED = re.compile(r"^(.*?)-?(\d{5})-of-(\d{5})\.safetensors$")
 _SHARD = re.compile(r"^shard-(\d{5})-model-(\d{5})-of-(\d{5})\.safetensors$")
@@ -49,7 +54,7 @@ def read(reader: Reader, prefix: str = "model.", only: str | None = None) -> Non
     if indexes and not shards:
         made.completion = Completion(proven=True, proof=f"{indexes[0]} names {len(indexed)} files")
     elif names and not indexes:
-        _check_numbers(reader, names)
+        check_numbers(made, names)
 
 
 def _check_sharded(reader: Reader) -> None:
@@ -66,8 +71,9 @@ def _read_state(reader: Reader, name: str) -> None:
     """A JSON file of counters beside the weights; config.json says dtype and ties."""
     document = reader.json(name)
     if name == "config.json" and isinstance(document, dict):
-        keys = ("torch_dtype", "dtype", "tie_word_embeddings", "hidden_size", "vocab_size")
-        reader.made.facts["config"] = {k: document[k] for k in keys if isinstance(document.get(k), (str, int, bool))}
+        reader.made.facts["config"] = {
+            k: document[k] for k in CONFIG_KEYS if isinstance(document.get(k), (str, int, bool))
+        }
     elif document is not None:
         add_tree(reader, document, None, reader.folder.source(name), "", reader.folder.full(name))
 
@@ -155,9 +161,8 @@ def _check_stale(reader: Reader, headers: dict[str, SafetensorsHeader], indexed:
             reader.made.fault("file.stale", text, file=reader.folder.full(name))
 
 
-def _check_numbers(reader: Reader, names: list[str]) -> None:
+def check_numbers(made: Checkpoint, names: list[str]) -> None:
     """Without an index, file names may still say how many files there are."""
-    made = reader.made
     groups: dict[tuple[str, int], set[int]] = {}
     for name in names:
         match = _NUMBERED.match(name)

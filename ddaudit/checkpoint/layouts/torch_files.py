@@ -24,6 +24,8 @@ SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar", ".th", ".pickle", ".
 _RANK = re.compile(
     r"^(?P<head>.*?)(?P<word>[_\-.]?(?:dp|world)?_?(?:rank|proc|process|gpu|worker)[_\-]?)(?P<rank>\d{1,6})(?P<tail>\D.*|)$"
 )
+#: Keys of torchdata's StatefulDataLoader, with and without workers.
+_LOADER_KEYS = {"_num_yielded", "_snapshot", "_sampler_iter_state"}
 _TEMPORARY = re.compile(r"(\.tmp|\.temp|\.part|\.partial|\.incomplete|\.swp|~|-unfinished)$|^\.?tmp|\.tmp[._-]")
 _ROLES = {
     "model": "model", "weights": "model", "pytorch_model": "model", "optim": "optimizer", "optimizer": "optimizer",
@@ -131,6 +133,8 @@ def _whole_model(made: Checkpoint, value: Any, full: str) -> None:
 def _prefix(name: str, prefix: str, value: Any, rank: int | None) -> str:
     """Names start with the file's role when the file holds one bare part; ranks keep theirs apart."""
     role = _role(name)
+    if isinstance(value, dict) and set(value) & _LOADER_KEYS:
+        return f"rank{rank}.dataloader.{_stem(name)}" if rank is not None else f"dataloader.{_stem(name)}"
     parts = []
     if rank is not None and role != "rng":
         parts.append(f"rank{rank}")
@@ -143,10 +147,6 @@ def _prefix(name: str, prefix: str, value: Any, rank: int | None) -> str:
         role = role or "model"
     if isinstance(value, dict) and {"state", "param_groups"} <= set(value):
         role = "optimizer"
-    if isinstance(value, dict) and (
-        {"_num_yielded"} <= set(value) or {"_snapshot"} <= set(value) or {"_sampler_iter_state"} <= set(value)
-    ):
-        role = f"dataloader.{_stem(name)}"
     if rank is not None and role == "rng":
         return f"rng_rank{rank}"
     return ".".join([*parts, *([prefix.rstrip(".")] if prefix else []), *([role] if role else [])])

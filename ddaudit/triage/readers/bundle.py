@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from ddaudit.errors import EvidenceProblem
@@ -16,9 +18,10 @@ from ddaudit.triage.readers.lines import LineReader
 from ddaudit.triage.readers.logs import EXTRA, LogReader
 from ddaudit.triage.readers.recorder import read_recorder
 from ddaudit.triage.readers.scan import LineHits, scan_block
+from ddaudit.triage.readers.sections import SEPARATOR, sections
 from ddaudit.triage.readers.stacks import add_stacks, looks_like_stacks
 from ddaudit.triage.readers.stamps import Calendar, year_in
-from ddaudit.triage.readers.steps import per_rank, read_step
+from ddaudit.triage.readers.steps import PROGRESS, per_rank, read_step
 
 __all__ = ["Bundle", "read_bundle"]
 
@@ -49,7 +52,7 @@ class Bundle:
         for file in self.files[:200]:
             try:
                 with open_file(file) as stream:
-                    head = stream.read(16384)
+                    head = next(blocks(stream), b"")[:16384]
             except (EvidenceProblem, OSError, EOFError, ValueError):
                 continue
             if year := year_in(head):
@@ -69,19 +72,39 @@ class Bundle:
         with open_file(file) as stream:
             parts = blocks(stream)
             first = next(parts, b"")
-            if first[:1] == b"\x80" or (first[:1] == b"{" and b"entries" in first[:65536]):
-                raw = first + b"".join(_limited(parts, MAX_STRUCTURED_BYTES))
-                raw = (
-                    file.path.read_bytes()
-                    if first[:1] == b"\x80" and file.bytes_on_disk <= MAX_STRUCTURED_BYTES
-                    else raw
-                )
-                if read_recorder(raw, file.name, self.gathered):
-                    self.gathered.sources.append(SourceFile(file.name, "flight-recorder", len(raw), 0))
-                    return
+            if self._recorder(file, first):
+                return
             if b"\0" in first[:8192]:
                 parts = iter(list(_limited(parts, MAX_BINARY_BYTES)))
-            self._text(file, first, parts)
+            second = next(parts, b"")
+            if second or not self._parts(file, first):
+                self._text(file, first, chain([second], parts) if second else parts)
+
+    def _recorder(self, file: BundleFile, first: bytes) -> bool:
+        """Reads a Flight Recorder dump; False for any other file."""
+        if first[:1] != b"\x80" and not (first.lstrip()[:1] == b"{" and b"entries" in first[:65536]):
+            return False
+        raw = first
+        if SEPARATOR not in file.name:
+            with open_file(file) as stream:
+                raw = stream.read(MAX_STRUCTURED_BYTES)
+        if not read_recorder(raw, file.name, self.gathered):
+            return False
+        self.gathered.sources.append(SourceFile(file.name, "flight-recorder", len(raw), 0))
+        return True
+
+    def _parts(self, file: BundleFile, raw: bytes) -> bool:
+        """Reads each part of a file that was put together from several as a file of its own. False: it is one piece."""
+        found = False
+        for title, before, text in sections(raw.decode("utf-8", "surrogateescape")):
+            found = True
+            name = file.name + SEPARATOR + title if title else file.name
+            # Lines keep their numbers: the part stands below as many empty ones.
+            part = replace(file, name=name)
+            raw = text.encode("utf-8", "surrogateescape")
+            if not self._recorder(part, raw.lstrip()):
+                self._text(part, b"\n" * before + raw, iter(()))
+        return found
 
     def _text(self, file: BundleFile, first: bytes, parts: Iterator[bytes]) -> None:
         kernel = names.looks_kernel(file.name)
@@ -100,7 +123,9 @@ class Bundle:
             block = next(parts, b"")
         for hit in state.last():
             log.take(hit)
-        if not kernel:
+        if names.is_prose(file.name):
+            log.forget()
+        elif not kernel:
             self._steps(steps, log, file.name)
         kind = self._structured(file, first) if size <= MAX_STRUCTURED_BYTES and size == len(first) else "log"
         self._remember(file, log, kind if kind != "log" or not kernel else "kernel", size, state.lines, steps)
@@ -108,7 +133,7 @@ class Bundle:
     def _steps(self, steps: _StepSampler, log: LogReader, name: str) -> None:
         for number, raw in steps.lines():
             low = raw.lower()
-            if b"loss" not in low and b"step" not in low and b"it" not in low and b" ms" not in low:
+            if not any(word in low for word in PROGRESS):
                 continue
             line = log.reader.read(number, raw)
             line.rank = log.rank if line.rank is None else line.rank
@@ -121,14 +146,15 @@ class Bundle:
         """Feeds the readers of whole-file forms; a file may hold several. Returns the form that named it."""
         text, into, name = raw.decode("utf-8", "replace"), self.gathered, file.name
         host, kind = names.host_candidates(name), "log"
+        head = text.lstrip("\n")[:4000]
         if "NVSMI LOG" in text:
             into.gpus += nvidia.read_smi(text, name, host)
             kind = "nvidia-smi"
-        elif "uuid" in text[:400].lower() or "pci.bus_id" in text[:400] or "temperature.gpu" in text[:400]:
+        elif "uuid" in head[:400].lower() or "pci.bus_id" in head[:400] or "temperature.gpu" in head[:400]:
             into.gpus += nvidia.read_csv(text, name, host)
         if "MiB" in text:
             into.gpu_processes += nvidia.read_processes(text, name, host)
-        if looks_like_stacks(text) or ("PID" in text[:2000] and "STAT" in text[:2000]) or "WCHAN" in text[:2000]:
+        if looks_like_stacks(text) or ("PID" in head[:2000] and "STAT" in head[:2000]) or "WCHAN" in head[:2000]:
             add_stacks(text, name, into, host, names.rank_in(name))
             kind = "stacks"
         if "JobID" in text and "State" in text:
@@ -145,7 +171,7 @@ class Bundle:
         if "py_callstack" in text or name.endswith("error.json"):
             tables.read_error_json(text, name, host, names.local_rank_in(name), into)
             kind = "error.json"
-        if "rank" in text[:4000].lower() and len(text) < 1 << 20:
+        if "rank" in head.lower() and len(text) < 1 << 20:
             tables.read_rank_map(text, into)
         return kind
 
@@ -216,15 +242,15 @@ def _limited(parts: Iterator[bytes], limit: int) -> Iterator[bytes]:
         yield part
 
 
-def read_bundle(paths: list[Path], catalogue: Catalogue) -> Bundle:
-    """Reads all files below ``paths``.
+def read_bundle(paths: list[Path], catalogue: Catalogue, notes: Iterable[str] = ()) -> Bundle:
+    """Reads all files below ``paths``; ``notes`` are what was found out before.
 
     Raises:
         EvidenceProblem: a path does not exist, or there is nothing to read.
     """
-    files, notes = walk(paths)
+    files, more = walk(paths)
     if not files:
         raise EvidenceProblem("nothing to read", where=", ".join(map(str, paths)), expected="log files of a job")
-    bundle = Bundle(catalogue, files, notes)
+    bundle = Bundle(catalogue, files, [*notes, *more])
     bundle.read()
     return bundle

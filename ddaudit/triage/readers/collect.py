@@ -67,14 +67,27 @@ class Gathered:
     world_sizes: Counter[int] = field(default_factory=Counter)
     finished: Spot | None = None
     notes: list[str] = field(default_factory=list)
+    pid_from: dict[int, str] = field(default_factory=dict)
+    exits: dict[int, list[tuple[int, Spot]]] = field(default_factory=dict)
 
     def know(self, rank: int, **facts: object) -> None:
         """Adds facts about a rank; what is known already stays, unless it was unknown."""
         have = self.ranks.get(rank, Rank(rank))
         new = {k: v for k, v in facts.items() if v is not None and getattr(have, k) is None}
         self.ranks[rank] = replace(have, **new)  # type: ignore[arg-type]
+        code, where = facts.get("exit_code"), facts.get("exit_spot")
+        if isinstance(code, int) and isinstance(where, Spot):
+            self.exits.setdefault(rank, []).append((code, where))
         if isinstance(host := facts.get("host"), str):
             self.see_host(host)
+
+    def runs_as(self, rank: int, pid: int | None, file: str) -> None:
+        """A rank's process id; of several that one file names, the last (a restart gives new ones) counts."""
+        if pid is None:
+            return
+        self.know(rank, pid=pid)
+        if self.pid_from.setdefault(rank, file) == file and self.ranks[rank].pid != pid:
+            self.ranks[rank] = replace(self.ranks[rank], pid=pid)
 
     def see_host(self, host: str | None, weight: int = 1) -> None:
         """Counts a host name that content (not a file name) gave."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import importlib
 import lzma
 import os
+import re
 import stat
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from ddaudit.errors import EvidenceProblem
 
-__all__ = ["BundleFile", "blocks", "open_file", "walk"]
+__all__ = ["ARCHIVES", "BundleFile", "blocks", "open_file", "printable", "walk"]
 
 #: More files than this in one bundle are counted, not read; a job of 4,096 ranks with ten files each still fits.
 MAX_FILES = 50_000
@@ -25,6 +29,10 @@ MAX_FILE_BYTES = 16 << 30
 #: A hole in a sparse file, or a run of zeros as long, holds no log lines: reading skips to the tail.
 MAX_ZERO_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
+_ROTATED = re.compile(
+    r"(?P<stem>.+\.(?:log|out|err|txt))(?:\.(?P<n>\d{1,3})|[.-](?P<date>20\d{6}))(?:\.(?:gz|xz|bz2|zst))?$"
+)
+_COMPRESSED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)
 #: A line longer than this is cut into pieces: no log writer makes such lines, only binary data does.
 MAX_LINE_BYTES = 4 << 20
 SKIP_SUFFIXES = frozenset(
@@ -45,12 +53,11 @@ SKIP_SUFFIXES = frozenset(
         ".gif",
         ".so",
         ".whl",
-        ".zip",
-        ".tar",
-        ".tgz",
         ".pdf",
     ]
 )
+#: Archives: opened before the walk (unpack), never read as text.
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".zip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +95,17 @@ def _below(root: Path) -> Iterator[Path]:
         return
     for folder, folders, names in os.walk(root, followlinks=False):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted(names, key=_age):
             yield Path(folder) / name
+
+
+def _age(name: str) -> tuple[str, int, str]:
+    """Rotated logs in the order they were written: ``a.log-20260101``, ``a.log.2.gz``, ``a.log.1``, ``a.log``."""
+    found = _ROTATED.match(name)
+    if found is None:
+        return name, 1, ""
+    older = -int(found["n"]) if found["n"] else -(1 << 40) + int(found["date"])
+    return found["stem"], older, name
 
 
 def _entry(path: Path, root: Path) -> BundleFile | None:
@@ -97,7 +113,10 @@ def _entry(path: Path, root: Path) -> BundleFile | None:
         status = path.stat() if path == root else path.lstat()
     except OSError:
         return None
+    low = path.name.lower()
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0 or path.suffix.lower() in SKIP_SUFFIXES:
+        return None
+    if low.endswith(ARCHIVES):
         return None
     name = os.path.relpath(path, root) if path != root else path.name
     return BundleFile(path, printable(name), status.st_size)
@@ -147,38 +166,70 @@ def _decompressed(raw: BinaryIO, magic: bytes, name: str) -> BinaryIO:
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields whole lines in blocks of about one MiB. A truncated archive yields what could be read, then stops.
+    """Yields whole lines in blocks of about one MiB, as UTF-8 without a byte-order mark.
 
-    Long runs of zero bytes (a sparse file) are skipped.
+    A truncated archive yields what could be read, then stops. Long runs of zero bytes (a sparse file) are skipped.
     """
-    rest = b""
-    read = zeros = 0
-    while read < MAX_FILE_BYTES:
-        try:
-            block = stream.read(BLOCK_BYTES)
-        except (OSError, EOFError, lzma.LZMAError, ValueError):
-            break
-        if not block:
-            break
-        read += len(block)
-        if not block.strip(b"\0"):
-            zeros += len(block)
-            if zeros >= MAX_ZERO_BYTES and not _skip_to_tail(stream):
-                break
-            continue
+    raw = _raw(stream)
+    head = next(raw, b"")
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        wide = codecs.getincrementaldecoder("utf-16")("replace")
+        return _lines(wide.decode(part).encode("utf-8", "replace") for part in chain([head], raw))
+    return _lines(chain([head.removeprefix(codecs.BOM_UTF8)], raw))
+
+
+def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Cuts at line ends; the last line stays with its block, so that a small file is one block, newline or not."""
+    ready = rest = b""
+    for block in parts:
+        if ready:
+            yield ready
         cut = block.rfind(b"\n") + 1
         if not cut and len(rest) + len(block) < MAX_LINE_BYTES:
-            rest += block
+            ready, rest = b"", rest + block
             continue
-        yield rest + (block[:cut] or block)
+        ready = rest + (block[:cut] or block)
         rest = block[cut:] if cut else b""
-    if rest:
-        yield rest
+    if ready or rest:
+        yield ready + rest
+
+
+def _raw(stream: BinaryIO) -> Iterator[bytes]:
+    read = zeros = 0
+    while read < MAX_FILE_BYTES and (block := _block(stream)):
+        read += len(block)
+        if block[0] or block.strip(b"\0"):
+            yield block
+            continue
+        zeros += len(block)
+        if zeros >= MAX_ZERO_BYTES and not _skip_to_tail(stream):
+            return
+
+
+def _block(stream: BinaryIO) -> bytes:
+    """The next bytes, up to a block; what was decompressed before an archive breaks off counts."""
+    if not isinstance(stream, _COMPRESSED):
+        try:
+            return stream.read(BLOCK_BYTES)
+        except (OSError, EOFError, ValueError):
+            return b""
+    parts: list[bytes] = []
+    left = BLOCK_BYTES
+    while left > 0:
+        try:
+            part = stream.read1(left)
+        except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError):
+            break
+        if not part:
+            break
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def _skip_to_tail(stream: BinaryIO) -> bool:
     """Jumps over a hole to the last blocks; False where the stream cannot seek (an archive of zeros is no log)."""
-    if not isinstance(stream, (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)) and stream.seekable():
+    if not isinstance(stream, _COMPRESSED) and stream.seekable():
         here, end = stream.tell(), stream.seek(0, os.SEEK_END)
         stream.seek(max(here, end - 8 * BLOCK_BYTES))
         return True

@@ -47,6 +47,10 @@ _FORMS = {
         r"(?P<host>[A-Za-z][\w.-]*) (?P<who>kernel|systemd(?:-\w+)?|kubelet|slurmd|dockerd)(?:\[\d+\])?: ",
         r"(?P<who>kernel): ",
         r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<dev>\d+)\] ",
+        # pdsh and clush before a kernel line: what follows is a time, so that "mce: [Hardware Error]" is no host.
+        r"^(?P<host>[A-Za-z][\w.-]{1,60}): +(?=\[ *\d+\.\d{6}\]|\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) "
+        r"|\d{4}-\d\d-\d\dT|<\d+>"
+        r"|[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d)",
         r"(?P<pdsh>[A-Za-z][A-Za-z-]{0,40}\d[\w-]{0,60}(?:\.[\w-]+){0,6}): ",
     ),
 }
@@ -63,6 +67,10 @@ _NOT_HOSTS = re.compile(
 )
 _RANK_TEXT = re.compile(
     r"(?:^|[\s\[({|,'\"])(?:global[_ -]?)?[Rr](?:ank|ANK)(?:['\"]?[ :=#]{1,3}|(?=\d))(?P<rank>\d{1,5})(?![\d.])"
+)
+_FIELD = re.compile(
+    r"['\"](?:host(?:name)?|node(?:_?name)?|_HOSTNAME)['\"]: ?['\"](?P<host>[A-Za-z][\w.-]*)['\"]"
+    r"|['\"](?P<key>(?:global_|local_)?rank|pid)['\"]: ?['\"]?(?P<n>\d{1,9})\b"
 )
 _TORCH_RANK = re.compile(r"\[(?:PG [^\]]*?)?Rank (?P<rank>\d+)\]")
 _KERNEL_WORDS = re.compile(r"^(?:NVRM:|nvidia-nvswitch|mlx5_core |pcieport |Out of memory|oom-kill:|nfs: |LustreError)")
@@ -121,6 +129,8 @@ class LineReader:
                 break
         line.body, line.label = text[at:], text[:at]
         line.stamp = self.calendar.read(text)
+        if line.body.startswith("{"):
+            self._structured(line)
         if line.rank is None and not line.kernel:
             self._guess_rank(line)
         if not line.kernel and _KERNEL_WORDS.match(line.body):
@@ -152,6 +162,19 @@ class LineReader:
         line.uptime_s = line.uptime_s if g.get("uptime") is None else float(found["uptime"])
         line.kernel = line.kernel or g.get("who") == "kernel"
         return True
+
+    @staticmethod
+    def _structured(line: Line) -> None:
+        """A line of a structured logger: who wrote it stands in fields of its own."""
+        for found in _FIELD.finditer(line.body[:4096]):
+            if found["host"]:
+                line.host = line.host or found["host"]
+            elif found["key"] in ("rank", "global_rank"):
+                line.rank = int(found["n"]) if line.rank is None else line.rank
+            elif found["key"] == "local_rank":
+                line.local_rank = int(found["n"])
+            elif line.pid is None:
+                line.pid = int(found["n"])
 
     @staticmethod
     def _guess_rank(line: Line) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from ddaudit.evidence.incident import Collective, Event, Progress, Raised
 from ddaudit.triage.catalogue import Matcher, Signature
@@ -76,9 +75,6 @@ class LogReader(Places):
         self.spawned: tuple[int, int] | None = None
         self.task_is_rank = True
         self.task_exits: list[tuple[int, str, int | None, Line]] = []
-        self._extras: dict[int, Callable[[Line, Hit], None]] = {
-            index: getattr(self, EXTRA[literal]) for index, literal in enumerate(matcher.literals) if literal in EXTRA
-        }
 
     def take(self, hit: Hit) -> Line:
         """Reads one hit: signatures first, then the forms that span lines."""
@@ -92,9 +88,15 @@ class LogReader(Places):
                 if signature.id not in matched and (found := signature.regex.search(line.text)):
                     matched.add(signature.id)
                     self._event(signature, found, line)
-        for handler in dict.fromkeys(self._extras[i] for i in sorted(hit.literals) if i in self._extras):
-            handler(line, hit)
+        wanted = (EXTRA.get(self.matcher.literals[i]) for i in sorted(hit.literals))
+        for method in dict.fromkeys(name for name in wanted if name is not None):
+            getattr(self, method)(line, hit)
         return line
+
+    def forget(self) -> None:
+        """Drops what happened according to this file; the names of places that it gave stay."""
+        self.events.clear()
+        self.raised.clear()
 
     def _notice(self, line: Line) -> None:
         """Keeps who appears in this file, and which srun label stands before which rank and host."""
@@ -107,7 +109,8 @@ class LogReader(Places):
             if line.task is not None:
                 self.task_hosts.setdefault(line.task, line.host)
             if line.rank is not None:
-                self.into.know(line.rank, host=line.host, pid=line.pid)
+                self.into.know(line.rank, host=line.host)
+                self.into.runs_as(line.rank, line.pid, self.name)
         elif line.kernel and line.host:
             self.into.see_host(line.host)
         if line.stamp is not None and not line.kernel and "CANCELLED AT" not in line.text:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 __all__ = [
     "host_candidates",
     "host_in",
+    "is_prose",
     "job_in",
     "like_named",
     "local_rank_in",
@@ -28,6 +29,10 @@ _HOST_FILE = re.compile(
     r"|lsof|df|free|journal(?:ctl)?"
     r"|pyspy|spy|sel|bmc|ipmi|lspci|gdb|stack|stacks|top|mount|ls|ethtool|systemctl|fabricmanager|ldd"
     r"|uptime)(?=$|[._ -])"
+)
+_PROSE = re.compile(
+    r"(?i)\.(?:py|pyi|pyx|ipynb|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|go|sh|bash|zsh|sbatch|slurm|diff|patch|md|rst|html?|j2|tex)$"
+    r"|^(?:readme|notes?|todo|changelog|licen[cs]e)(?:$|[._ -])"
 )
 _JOB = re.compile(r"(?i)(?:slurm|job|run)[-_.]?(?P<job>\d{3,12})")
 _WORDS = re.compile(
@@ -65,6 +70,11 @@ def numbered_ranks(names: Iterable[str]) -> dict[str, int]:
     return ranks
 
 
+def is_prose(name: str) -> bool:
+    """True for programs and for what people write: such a file quotes errors, it does not report any."""
+    return _PROSE.search(PurePath(name).name) is not None
+
+
 def looks_kernel(name: str) -> bool:
     """True for files named as kernel, system or console logs."""
     return _KERNEL.search(PurePath(name).name) is not None or _KERNEL.search(str(PurePath(name).parent)) is not None
@@ -91,6 +101,12 @@ def host_in(name: str, hosts: Iterable[str]) -> str | None:
 def host_candidates(name: str) -> str | None:
     """A host-like word left in a file name after the words for kinds of files are taken away (``ivy-11_rank5.txt``)."""
     stem = PurePath(name).name
+    if (
+        (title := name.partition("::")[2])
+        and re.fullmatch(r"[A-Za-z][\w.-]*\d[\w.-]*", title)
+        and rank_in(title) is None
+    ):
+        return title  # a part of a collection, called after its host
     if found := re.search(r"(?:^|[_.])(?P<host>[A-Za-z][A-Za-z0-9-]*\d+)[_.-]rank", stem):
         return found["host"]
     if not _HOST_FILE.search(stem):

@@ -59,9 +59,8 @@ class Places:
             index = int(found["dev"]) if found["dev"] else None
             self.into.world_sizes[int(found["n"])] += 1
             self.ranks_seen.add(rank)
-            self.into.know(
-                rank, host=line.host, pid=line.pid, gpu=bdf(found["bus"]), gpu_index=index, local_rank=line.local_rank
-            )
+            self.into.know(rank, host=line.host, gpu=bdf(found["bus"]), gpu_index=index, local_rank=line.local_rank)
+            self.into.runs_as(rank, line.pid, self.name)
             if line.task is not None:
                 self.tasks.setdefault(line.task, set()).add(rank)
 
@@ -76,7 +75,8 @@ class Places:
             named = _BANNER_RANK.search(self.banner.get("rank", ""))
             if named:
                 where = spot(self.name, line.number, line.text)
-                self.into.know(int(named["rank"]), pid=int(ended["pid"]), exit_code=int(ended["code"]), exit_spot=where)
+                self.into.know(int(named["rank"]), exit_code=int(ended["code"]), exit_spot=where)
+                self.into.runs_as(int(named["rank"]), int(ended["pid"]), self.name)
 
     def _finished(self, line: Line, hit: Hit) -> None:
         if _DONE.search(line.body) and not re.search(r"(?i)\bnot\b|fail|error", line.body):

@@ -19,7 +19,7 @@ __all__ = ["read_recorder"]
 
 #: A ring of 2,000 entries with 10 frames each pickles to about 2 MB.
 MAX_BYTES = 256 << 20
-_RANK_IN_NAME = re.compile(r"(?i)(?:rank|trace|dump|fr|_)[_-]?0*(?P<rank>\d+)(?:\.\w+)?$")
+_RANK_IN_NAME = re.compile(r"(?i)(?:rank|trace|dump|fr|_)[_-]?0*(?P<rank>\d+)(?:\.[A-Za-z]\w*){0,2}$")
 
 
 def read_recorder(raw: bytes, name: str, into: Gathered) -> bool:

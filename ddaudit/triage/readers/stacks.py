@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import PurePath
 
@@ -29,7 +30,7 @@ _PS_HEAD = re.compile(r"\bPID\b.*\b(?:STAT|S|STATE)\b.*\b(?:CMD|COMMAND)\b")
 
 def looks_like_stacks(text: str) -> bool:
     """True when a text holds thread headers of a known form."""
-    return bool(
+    return '"frames"' in text or bool(
         re.search(
             r"(?m)^(?:Process \d+: |Thread \d+ \((?:idle|active)|(?:Current t|T)hread 0x[0-9a-f]+.*call first"
             r"|Stack \(most recent call first\)|Thread \d+ \(.*LWP )",
@@ -115,11 +116,36 @@ def read_processes(text: str, name: str, host: str | None) -> list[Process]:
     return found
 
 
+def _from_json(text: str, name: str, host: str | None, rank: int | None) -> list[Stack]:
+    """``py-spy dump --json``: a list of threads, the innermost frame first. Its lines are counted by content."""
+    if not text.lstrip().startswith("[") or '"frames"' not in text:
+        return []
+    try:
+        threads = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    found: list[Stack] = []
+    for thread in threads if isinstance(threads, list) else []:
+        rows = thread.get("frames") if isinstance(thread, dict) else None
+        frames = [f for f in rows if isinstance(f, dict)] if isinstance(rows, list) else []
+        if not frames:
+            continue
+        names = tuple(
+            f"{f.get('name')} ({f.get('short_filename') or f.get('filename')}:{f.get('line')})" for f in frames
+        )
+        title = str(thread.get("thread_name") or "")
+        worker = any("_worker_loop" in f or "data/_utils/worker.py" in f for f in names)
+        pid = thread.get("pid") if isinstance(thread.get("pid"), int) else None
+        main = (title == "MainThread" or thread.get("os_thread_id") == pid) and not worker
+        found.append(Stack(rank, host, pid, title, main, worker, names, tuple(spot(name, 1, f) for f in names)))
+    return found
+
+
 def add_stacks(text: str, name: str, into: Gathered, host: str | None, rank: int | None) -> None:
     """Reads dump and process list of one file into the record."""
     if rank is None and (named := _RANK.search(PurePath(name).name)):
         rank = int(named["rank"])
-    for stack in read_stacks(text, name, host, rank):
+    for stack in _from_json(text, name, host, rank) or read_stacks(text, name, host, rank):
         into.stacks.append(stack)
         if stack.rank is not None and stack.main:
             into.know(stack.rank, pid=stack.pid, host=stack.host)

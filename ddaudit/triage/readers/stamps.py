@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from datetime import UTC, datetime, timedelta
 
 from ddaudit.evidence.incident import Stamp
@@ -28,13 +27,16 @@ _GLOG = re.compile(r"(?<![\w.])[EWIF](?P<mo>\d{1,2}?)(?P<d>\d\d) (?P<h>\d\d):(?P
 _SYSLOG = re.compile(r"(?:^|[\s>|\]])(?P<mon>[A-Z][a-z]{2}) +(?P<d>\d{1,2}) (?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d)\b")
 _US = re.compile(r"(?<!\d)(?P<mo>\d\d)/(?P<d>\d\d)/(?P<y>\d{4})[ |-]+(?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d)")
 _CLOCK = re.compile(r"^[\[( ]*(?P<h>[0-2]\d):(?P<mi>[0-5]\d):(?P<s>[0-5]\d)(?:[.,](?P<f>\d+))?(?=[\])| -])")
-_YEAR = re.compile(rb"(?<!\d)(20[2-4]\d)[-/][01]\d[-/][0-3]\d")
+_YEAR = re.compile(
+    rb"(?<!\d)(?P<iso>20[2-4]\d)[-/][01]\d[-/][0-3]\d"
+    rb"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d (?:[A-Z]{3,4} )?(?P<asc>20[2-4]\d)"
+)
 
 
 def year_in(head: bytes) -> int | None:
     """The first year that a dated line of this text names."""
     found = _YEAR.search(head)
-    return int(found[1]) if found else None
+    return int(found["iso"] or found["asc"]) if found else None
 
 
 class Calendar:
@@ -75,7 +77,7 @@ class Calendar:
             return None
         fraction = float(f"0.{g['f']}") if g.get("f") else 0.0
         zone = g.get("z")
-        return Stamp(timegm(moment.timetuple()) + fraction - _offset_s(zone), zone is not None)
+        return Stamp(moment.timestamp() + fraction - _offset_s(zone), zone is not None)
 
 
 def _offset_s(zone: str | None) -> float:

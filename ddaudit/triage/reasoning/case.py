@@ -208,7 +208,9 @@ class Case:
     def main_jobs(self) -> list[SchedulerJob]:
         """Scheduler rows of the job itself (not its steps, not nodes)."""
         job = self.incident.job
-        return [j for j in self.incident.jobs if not j.job.startswith("node:") and (job is None or j.job == job)]
+        rows = [j for j in self.incident.jobs if not j.job.startswith("node:") and (job is None or j.job == job)]
+        # A requeued job has a row for each run (sacct --duplicates): the last one counts.
+        return list({(j.job, j.spot.file): j for j in rows}.values())
 
     @cached_property
     def completed(self) -> Spot | None:

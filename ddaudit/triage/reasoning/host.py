@@ -81,10 +81,12 @@ def _killed(case: Case, mine: list[Event]) -> list[int]:
 
 
 def _gone(case: Case, mine: list[Event]) -> list[int]:
-    """The one rank that is not among the running ones, when the control group counted a kill."""
+    """The one rank that is not among the running ones, when the control group or the kernel counted a kill."""
     world = case.incident.world_size
     gone = sorted(set(range(world)) - set(case.incident.ranks)) if world and world <= MAX_WORLD else []
-    return gone if len(gone) == 1 and any(e.signature == "cgroup-oom" for e in mine) else []
+    running = {p.pid for p in case.incident.processes} & {r.pid for r in case.incident.ranks.values()}
+    counted = any(e.signature == "cgroup-oom" or (e.kernel and running) for e in mine)
+    return gone if len(gone) == 1 and counted else []
 
 
 def _admissible(case: Case, event: Event) -> bool:

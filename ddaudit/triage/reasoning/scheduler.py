@@ -88,7 +88,7 @@ def _scheduler(case: Case, cause: str, events: list[Event], rows: list[Scheduler
 def _node(case: Case, events: list[Event], rows: list[SchedulerJob]) -> Iterator[Candidate]:
     """A node that the scheduler, the cluster or its own console declared dead."""
     votes: Counter[str] = Counter()
-    spots: list[Spot] = []
+    spots: list[tuple[str | None, Spot]] = []
     for event in events:
         if event.kernel and case.when(event) == "out":
             case.reject(event, "outside the job's time")
@@ -99,7 +99,7 @@ def _node(case: Case, events: list[Event], rows: list[SchedulerJob]) -> Iterator
             votes[host] += 1
         if event.signature == "sl-notresp" and event.host and not event.fields.get("peer"):
             votes[event.host] += 1
-        spots.append(event.spot)
+        spots.append((host, event.spot))
     nodes = [
         j
         for j in case.incident.jobs
@@ -107,7 +107,7 @@ def _node(case: Case, events: list[Event], rows: list[SchedulerJob]) -> Iterator
     ]
     for node in nodes:
         votes[node.nodes] += 1
-        spots.append(node.spot)
+        spots.append((node.nodes, node.spot))
     strong = [e for e in events if e.signature not in ("sl-notresp", "sl-reboot") or case.failed]
     if not (strong or rows) or not (case.failed or rows):
         return
@@ -121,7 +121,7 @@ def _node(case: Case, events: list[Event], rows: list[SchedulerJob]) -> Iterator
         "node.failed",
         Tier.SCHEDULER,
         why,
-        cite(spots, (r.spot for r in rows), traces),
+        cite((s for h, s in spots if h in (None, host)), (r.spot for r in rows), traces),
         rank or _lost_rank(case, host),
         host,
     )

@@ -1,0 +1,77 @@
+"""What DeepSpeed's files say about each other: weights against ``param_shapes``, ranks' partitions against ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddaudit.checkpoint.layouts.deepspeed_flat import Shard
+from ddaudit.checkpoint.model import Checkpoint
+from ddaudit.inert import TensorRef
+
+_MIN_BYTES = 256
+
+
+def shapes_of(state: dict[Any, Any]) -> dict[str, Any]:
+    """``param_shapes``: one mapping for each parameter group, in order."""
+    listed = state.get("param_shapes")
+    groups = listed if isinstance(listed, (list, tuple)) else [listed]
+    return {str(n): s for group in groups if isinstance(group, dict) for n, s in group.items()}
+
+
+def check_module(made: Checkpoint, state: dict[Any, Any], full: str, *, whole: bool) -> None:
+    """Every parameter that the optimizer partitions is among the weights; ``whole``: with its own shape (ZeRO 1, 2).
+
+    ZeRO-3 leaves placeholders of size 0, and a pipeline keeps its weights in files of their own (module is None).
+    """
+    module, shapes = state.get("module"), shapes_of(state)
+    if not isinstance(module, dict) or not shapes or (module and not set(module) & set(shapes)):
+        return
+    lost = [n for n in shapes if n not in module]
+    if whole:
+        lost += [n for n, s in shapes.items() if n in module and getattr(module[n], "shape", s) != tuple(s)]
+    if lost:
+        text = f"{full}: {lost[0]} is partitioned by the optimizer but not whole in module ({len(lost)} such weights)"
+        made.fault("weights.missing", text, file=full, tensor=lost[0], measured=len(lost), limit=0, unit="parameter")
+
+
+def check_copies(made: Checkpoint, shards: Sequence[Shard]) -> None:
+    """Two ranks' partitions with the same bytes, master weights and moments alike: one was written over the other."""
+    seen: dict[Any, Shard] = {}
+    for shard in shards:
+        marks = _marks(shard)
+        if marks is None:
+            continue
+        other = seen.setdefault((shard.mp, marks), shard)
+        if other is not shard:
+            text = f"{shard.file} holds the very bytes of {other.file}: one rank's partition is lost"
+            made.fault("shard.copied", text, file=shard.file, rank=shard.dp)
+
+
+def _marks(shard: Shard) -> tuple[tuple[int, int], ...] | None:
+    """CRC and length of every flat buffer; None where fewer than two are worth comparing."""
+    if shard.found is None:
+        return None
+    marks = []
+    for groups in shard.groups().values():
+        for ref in groups.values():
+            place = shard.found.storages.get(ref.storage.key) if isinstance(ref, TensorRef) and ref.storage else None
+            if place is not None and place.crc and place.length >= _MIN_BYTES:
+                marks.append((place.crc, place.length))
+    return tuple(marks) if len(set(marks)) > 1 else None
+
+
+def check_order(made: Checkpoint, order: Sequence[Shard], number: int, shapes: dict[str, Any]) -> None:
+    """Partitions follow the order of the parameters: a later rank never begins before an earlier one ends."""
+    index = {name: i for i, name in enumerate(shapes)}
+    end, before = -1, ""
+    for shard in order:
+        table = shard.slices[number] if isinstance(shard.slices, list) and len(shard.slices) > number else None
+        mine = [index[n] for n in table if n in index] if isinstance(table, dict) else []
+        if not mine:
+            continue
+        if min(mine) < end:
+            text = f"{shard.file} holds parameters in front of those of {before}: the ranks' files are exchanged"
+            made.fault("shard.exchanged", text, file=shard.file, rank=shard.dp, measured=min(mine), limit=end)
+            return
+        end, before = max(mine), shard.file
