@@ -35,9 +35,11 @@ from ddaudit.evidence import (
     Prediction,
     RankOutcome,
     RankPlace,
+    RankSettings,
     RankStart,
     ResumeFacts,
     SchedulerFacts,
+    SettingsReport,
     Spread,
     Stream,
     Suspects,
@@ -51,7 +53,9 @@ from ddaudit.evidence import (
 )
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.costs import ComputeCosts, LoaderCosts, MatmulRate, MemoryCosts, MemoryTrade
 from ddaudit.evidence.incident import IncidentFacts, Suspect
+from ddaudit.evidence.windows import SETTLING, WINDOWS, window_code
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -61,6 +65,8 @@ from ddaudit.registry import NoParams, check, exhibit, probe
 __all__ = [
     "EXAMPLE_JOB",
     "SERIES",
+    "SETTLING",
+    "WINDOWS",
     "Accused",
     "Array",
     "ArrayEvidence",
@@ -70,6 +76,7 @@ __all__ = [
     "CollectivePoint",
     "CollectiveSweep",
     "CommandRun",
+    "ComputeCosts",
     "Device",
     "DeviceProcess",
     "DeviceReport",
@@ -90,10 +97,14 @@ __all__ = [
     "Limit",
     "Limits",
     "LinkTrials",
+    "LoaderCosts",
+    "MatmulRate",
     "Measure",
     "MeasureLimits",
     "Measures",
     "Meeting",
+    "MemoryCosts",
+    "MemoryTrade",
     "NameSeen",
     "Neighbour",
     "NoParams",
@@ -104,10 +115,12 @@ __all__ = [
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
+    "RankSettings",
     "RankStart",
     "Remedy",
     "ResumeFacts",
     "SchedulerFacts",
+    "SettingsReport",
     "Severity",
     "Spread",
     "Status",
@@ -133,4 +146,5 @@ __all__ = [
     "status_of",
     "suspect",
     "warn",
+    "window_code",
 ]

@@ -16,6 +16,7 @@ from ddaudit.evidence.links import Interface, LinkTrials, Meeting
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
+from ddaudit.evidence.settings import RankSettings, SettingsReport
 from ddaudit.evidence.tournament import Accused, Suspects, confirm, suspect
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
@@ -53,9 +54,11 @@ __all__ = [
     "Prediction",
     "RankOutcome",
     "RankPlace",
+    "RankSettings",
     "RankStart",
     "ResumeFacts",
     "SchedulerFacts",
+    "SettingsReport",
     "Spread",
     "Stream",
     "Suspects",

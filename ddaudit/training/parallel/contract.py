@@ -129,6 +129,10 @@ class Parallel:
         """Context of one micro-batch's forward and backward; gradients need synchronising only in the ``last``."""
         return nullcontext()
 
+    def alone(self, last: bool) -> AbstractContextManager[None]:
+        """Context of one micro-batch in which this rank exchanges no gradients, for windows that leave them out."""
+        return nullcontext()
+
     def timing(self) -> AbstractContextManager[None]:
         """Context of the whole run, for kinds whose libraries wait for peers in places of their own."""
         return nullcontext()
