@@ -245,7 +245,7 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "param twice": (["smoke", "-P", "ranks=1", "-P", "ranks=2"], "is given twice"),
     "param of wrong type": (["smoke", "-P", "ranks=two"], "'two' is no whole number"),
     "param too small": (["smoke", "-P", "ranks=0"], "0 is below the minimum 1"),
-    "param too large": (["smoke", "-P", "ranks=99"], "99 is above the maximum 8"),
+    "param too large": (["smoke", "-P", "ranks=9999"], "9999 is above the maximum 1024"),
     "param no choice": (["scale-out", "-P", "preset=huge"], "'huge' is none of tiny, small, medium, large"),
     "batch that does not divide": (["scale-out", "-P", "ranks=3"], "set global_batch to a multiple of"),
     "only nothing": (["smoke", "--only", "sinlge"], "did you mean 'single'?"),
