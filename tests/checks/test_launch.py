@@ -103,3 +103,12 @@ def test_slow_ranks_are_no_fault_of_theirs() -> None:
 def test_a_rank_that_never_came_to_its_end_is_no_pass_even_without_culprit() -> None:
     (finding,) = ask(rank(0), rank(1, "never-started"))
     assert finding.status is Status.FAIL
+
+
+def test_a_lost_host_is_told_once_with_all_its_ranks() -> None:
+    lost = {"culprit": True, "why": "it was lost with its host", "error": "nothing was heard of it for 15 s"}
+    members = (rank(0), *(rank(n, "host-lost", **lost).model_copy(update={"host": "node2"}) for n in (1, 2)))
+    facts = LaunchFacts(world_size=3, host="node1", folder="data", timeout_s=60.0, seconds=20.0, ranks=members)
+    (finding,) = judge(SPEC, {"launch": facts}, step=STEP)
+    assert (finding.id, finding.status, finding.where.host) == ("launch.host-lost", Status.FAIL, "node2")
+    assert finding.measured == 2 and "rank 1, 2" in finding.text and facts.lost_hosts == ("node2",)

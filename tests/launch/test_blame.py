@@ -106,3 +106,21 @@ def test_nobody_is_accused_when_all_wait_alike_or_lost_each_other_alike() -> Non
 
 def test_nobody_is_accused_when_all_is_well() -> None:
     assert blame([Seen(rank=r, state="done", finished=True, groups={"0": group(5 + r)}) for r in range(2)]) == {}
+
+
+def test_the_ranks_of_a_lost_host_are_the_culprits_and_their_peers_are_not() -> None:
+    lost = {"lost": "it closed the connection", "error": "it closed the connection", "failed_at": 10.0}
+    ranks = [
+        Seen(0, "exited", failed_at=10.1, error_type="RuntimeError", error="Connection closed by peer", host="a"),
+        Seen(1, "host-lost", host="b", **lost),
+        Seen(2, "host-lost", host="b", **lost),
+    ]
+    assert set(blame(ranks)) == {1, 2}
+
+
+def test_an_error_before_the_loss_of_its_host_is_the_cause() -> None:
+    ranks = [
+        Seen(0, "exited", failed_at=9.0, error_type="ValueError", error="bad", host="a"),
+        Seen(1, "host-lost", failed_at=10.0, lost="it closed the connection", host="b"),
+    ]
+    assert set(blame(ranks)) == {0}
