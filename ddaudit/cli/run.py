@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -222,14 +223,22 @@ def _ask() -> Any:
     return ask
 
 
+#: How far apart the TERMs of one request may come.
+TOGETHER_S = 5.0
+
+
 @contextmanager
 def _signals(walk: Walk) -> Iterator[None]:
     """First Ctrl-C, TERM or HUP: end the running step, keep the rest, still write the report. A second one ends at
-    once, as does the first while a person is asked."""
+    once, as does the first while a person is asked. Schedulers send TERM for the step, for the job and to each host, so
+    TERMs that come together are one."""
+    since = [float("inf")]
 
     def first(number: int, frame: FrameType | None) -> None:
         told = int(signal.SIGTERM if number == signal.SIGHUP else number)
-        again = walk.signal is not None
+        now = time.monotonic()
+        since[0] = min(since[0], now)
+        again = walk.signal is not None and (number == signal.SIGINT or now - since[0] > TOGETHER_S)
         walk.interrupt(told)
         if again or walk.asking:
             raise Stopped(told)

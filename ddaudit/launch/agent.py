@@ -36,6 +36,8 @@ RETRY_S = 0.3
 TICK_S = 0.1
 #: After TERM the conductor ends the run in order; schedulers send KILL 30 s after it, so the agent leaves before.
 GRACE_S = 25.0
+#: Schedulers send TERM for the step and for the job: those that come together are one.
+TOGETHER_S = 5.0
 
 
 class Agent:
@@ -118,11 +120,12 @@ class Agent:
 
     def _tell_signals(self) -> None:
         for number in self._signals:
-            if self._leave_at is not None:
-                self._leave_at = 0.0  # a second one: at once
-            else:
-                self._leave_at = time.monotonic() + GRACE_S
+            now = time.monotonic()
+            if self._leave_at is None:
+                self._leave_at = now + GRACE_S
                 self._say({"event": "signal", "number": int(number)})
+            elif number == signal.SIGINT or now - (self._leave_at - GRACE_S) > TOGETHER_S:
+                self._leave_at = 0.0  # asked twice: at once
         self._signals.clear()
 
     def _say(self, message: Mapping[str, Any], payload: bytes = b"") -> None:

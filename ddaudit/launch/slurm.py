@@ -90,9 +90,18 @@ def follow(job: str, on_change: Callable[[Look], None], *, poll_s: float = POLL_
         if look != seen:
             on_change(look)
             seen = look
-        if look.state in ENDED:
+        if look.state in ENDED and not _completing(job):
             return _ended(job, record)
     raise AssertionError("the records of a job do not end before it has")
+
+
+def _completing(job: str) -> bool:
+    """True while processes of an ended job are still there: they write its report. A cancelled job is called that at
+    once, so its record alone does not tell."""
+    try:
+        return "COMPLETING" in _ask(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).split()
+    except LaunchProblem:
+        return False  # squeue forgets jobs sooner than scontrol
 
 
 def _records(job: str, poll_s: float) -> Iterator[str]:
