@@ -83,7 +83,7 @@ def _one_group(
     named = [o for o in by_owner if o in by_name or canonical_weight(o) in by_name]
     kinds = Counter(w for words in by_owner.values() for w in words)
     _check_kinds(made, by_owner, kinds)
-    _check_dtypes(made, by_owner)
+    _check_dtypes(made, by_owner, weights)
     missing: list[str] = []
     by_names = len(named) * 2 > len(by_owner) or bool(made.param_shapes)
     numbered = not by_names and any(_number(o).isdigit() for o in by_owner)
@@ -127,12 +127,14 @@ def _check_kinds(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], kinds
             )
 
 
-def _check_dtypes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]]) -> None:
-    """All moments of one kind share a dtype."""
+def _check_dtypes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weights: list[Tensor]) -> None:
+    """All moments of one kind share a dtype, or each has its weight's."""
+    kept = Counter((t.dtype, t.shape) for t in weights)
     for word in sorted({w for words in by_owner.values() for w in words}):
         seen = Counter(words[word].dtype for words in by_owner.values() if word in words)
         usual = seen.most_common(1)[0][0]
-        for words in by_owner.values():
+        mine = Counter((words[word].dtype, words[word].shape) for words in by_owner.values() if word in words)
+        for words in by_owner.values() if mine - kept else ():
             tensor = words.get(word)
             if tensor is not None and tensor.dtype != usual:
                 text = f"{tensor.name} is {tensor.dtype}, the other {word} are {usual}"

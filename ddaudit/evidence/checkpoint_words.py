@@ -147,6 +147,12 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("DEGRADED", "step", "Use one value for both.", "state.disagrees world.disagrees"),
     ("DEGRADED", "step", "Check that optimizer and schedule come from one save.", "step.rate"),
     (
+        "DEGRADED",
+        "step",
+        "Resume from a checkpoint that ModelCheckpoint wrote during the epoch, or accept the lost batches.",
+        "step.epoch-left",
+    ),
+    (
         "BROKEN",
         "model",
         "Find the file or the rank that held the weight; else use a sibling that has it.",
