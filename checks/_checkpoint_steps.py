@@ -63,7 +63,8 @@ def _missing(facts: CheckpointFacts) -> Finding:
     inferred = sorted({s.value for s in facts.steps if s.tensor_of})
     hint = f"; optimizer state says {inferred[-1]:g}" if inferred else ""
     text = f"no global step is stored{note}{hint}"
-    return finding("step.missing", text, where=Where(file=home(facts, "step"), key="global_step"))
+    kind = "step.unsaved" if area is not None and area.promise == "unsaved" else "step.missing"
+    return finding(kind, text, where=Where(file=home(facts, "step"), key="global_step"))
 
 
 def _directory(facts: CheckpointFacts, step: float, main: StepValue) -> Iterator[Finding]:

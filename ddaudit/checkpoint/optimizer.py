@@ -22,6 +22,7 @@ _BUFFERS = (
     "attn.bias",
 )
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
+_FACTORED = ({"exp_avg_sq_row", "exp_avg_sq_col"}, {"row_var", "col_var"}, {"exp_avg_sq"}, {"variance"})
 _NAMES_MAX = 20
 _HEADS = ("lm_head.weight", "head.weight", "output.weight", "embed_out.weight", "decoder.weight")
 
@@ -116,7 +117,9 @@ def _check_kinds(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], kinds
     """Most parameters have exp_avg and exp_avg_sq: one that lacks either lost it."""
     usual = {word for word, n in kinds.items() if n * 2 > len(by_owner)}
     for owner, words in by_owner.items():
-        for word in sorted(usual - set(words)):
+        # Adafactor factors matrices into rows and columns, and keeps vectors whole.
+        whole = {w for form in _FACTORED for w in form if any(other <= set(words) for other in _FACTORED)}
+        for word in sorted(usual - set(words) - whole):
             some = next(iter(words.values()))
             made.fault(
                 "optimizer.state-missing",

@@ -158,7 +158,7 @@ def _find_loops(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
     _note_position(made, current, flat.get("epoch"), file)
     check_epoch(made, flat, file)
     find_schedule(made, flat, file, by_hand=not stepped and bool(manual))
-    made.facts["optimizers"] = 1 + max((int(m[1]) for n in made.tensors if (m := _OPTIMIZER.match(n))), default=0)
+    made.facts["optimizers"] = 1 + max((int(m[1]) for n in flat if (m := _OPTIMIZER.match(n))), default=0)
     if processed is not None:
         made.facts["micro_batches"] = processed
 
