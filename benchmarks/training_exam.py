@@ -45,7 +45,7 @@ class Outcome:
         return sorted({f"{f['id']}:{f['status']}" for f in self.findings or ()})
 
 
-def watch(program: str, commands: Sequence[str], cwd: Path) -> Outcome:
+def watch(program: str, commands: Sequence[str], cwd: Path, options: Sequence[str] = ()) -> Outcome:
     """Runs the legs one after the other with one ``--out``, so that a resumed leg finds the one before."""
     began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="training-exam-"))
     found: list[dict[str, Any]] = []
@@ -54,7 +54,8 @@ def watch(program: str, commands: Sequence[str], cwd: Path) -> Outcome:
         (root / "ck").mkdir()
         for command in commands:
             words = shlex.split(command.replace("$CK", str(root / "ck")))
-            argv = [*shlex.split(program), "watch", "--json", "--out", str(root / "runs"), "--", *words]
+            own = ["watch", "--json", "--out", str(root / "runs"), *options]
+            argv = [*shlex.split(program), *own, "--", *words]
             env = {**os.environ, "CK": str(root / "ck")}
             done = subprocess.run(
                 argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=LEG_TIMEOUT_S, check=False

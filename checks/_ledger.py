@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddaudit.api import TrainingTrace
+from ddaudit.api import TrainingTrace, window_code
 
 from ._arrays import Table, recorded
 
-__all__ = ["PHASES", "Ledger", "Meeting", "ledger", "meetings"]
+__all__ = ["PHASES", "Ledger", "Meeting", "columns", "ledger", "meetings"]
 
 PHASES = ("forward_s", "backward_s", "sync_s", "optimizer_s", "loss_s", "exchange_s")
 """Spans that hold compute and communication; input and host have spans of their own."""
@@ -123,8 +123,18 @@ class Ledger:
         return [float(share) for share in np.nanmedian(shares, axis=1)]
 
 
-def ledger(trace: TrainingTrace) -> Ledger | None:
-    """The books of a trace; None when its timers are missing or it has fewer than three steps."""
+def columns(trace: TrainingTrace, window: str = "normal") -> list[int]:
+    """Columns of the steps that lay in a window of that name; the first step of all, which warms up, is left out.
+    Every step of a run without windows is normal."""
+    codes = recorded(trace, "window")
+    if codes is None:
+        return list(range(1, len(trace.steps))) if window == "normal" else []
+    return [int(c) for c in np.flatnonzero(codes[0] == window_code(window)) if c]
+
+
+def ledger(trace: TrainingTrace, window: str = "normal") -> Ledger | None:
+    """The books of a trace's steps in one kind of window; None when its timers are missing or there are fewer than
+    three steps."""
     step, read = recorded(trace, "step_s"), recorded(trace, "input_s")
     phases = [t for name in PHASES if (t := recorded(trace, name)) is not None]
     if step is None or read is None or not phases or step.shape[1] < LEAST_STEPS:
@@ -145,8 +155,11 @@ def ledger(trace: TrainingTrace) -> Ledger | None:
     lines["unexplained"] = step - np.sum(list(lines.values()), axis=0)
     lines["waiting for a core"] = _take_core_waits(trace, lines)
     hidden = recorded(trace, "comm_hidden_s")
-    hidden = None if hidden is None else hidden[:, 1:]
-    return Ledger(step[:, 1:], {name: line[:, 1:] for name, line in lines.items()}, charged[:, 1:], split, hidden)
+    at = columns(trace, window)
+    if len(at) < LEAST_STEPS - 1:
+        return None
+    hidden = None if hidden is None else hidden[:, at]
+    return Ledger(step[:, at], {name: line[:, at] for name, line in lines.items()}, charged[:, at], split, hidden)
 
 
 def _or_zero(trace: TrainingTrace, name: str) -> Table:

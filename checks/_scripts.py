@@ -19,6 +19,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 FAULT = {fault!r}
 O = dict({options!r})
 A, STEPS, BATCH = O.get("accum", 1), 24, 8
+if O.get("beside") and FAULT != "bigger":
+    BATCH = 16 // int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class Rows(Dataset):
@@ -104,6 +106,9 @@ def main():
             module.weight = nn.Parameter(module.weight.detach().clone())
             module.bias = nn.Parameter(module.bias.detach().clone())
     peak = {{"no-op": 1e-30, "diverge": 900.0, "nan": 0.05}}.get(FAULT, 0.05)
+    if O.get("claim"):
+        base_lr, base_batch = 0.025, BATCH
+        peak = base_lr * (BATCH if FAULT == "lr-unscaled" else BATCH * world) / base_batch
     opt = torch.optim.SGD(net.parameters(), lr=peak, momentum=0.0 if FAULT in ("no-op", "diverge") else 0.9)
     if FAULT == "stale":
         model[-1] = nn.Linear(16, 4)
@@ -176,6 +181,9 @@ def main():
                 late = FAULT == "host-work" and rank == 0 and global_step % 4 == 3
                 if (FAULT == "straggler" and rank == 1) or late:
                     time.sleep(0.12 if FAULT == "straggler" else 0.6)
+                if FAULT == "damped" and world > 1:
+                    for p in model.parameters():
+                        p.grad *= 0.02
                 scaler.step(opt)
                 scaler.update()
                 opt.zero_grad()
@@ -254,7 +262,7 @@ def builder(fault: str, options: Mapping[str, Any]) -> Callable[[Path, bool], Ma
     def build(folder: Path, planted: bool) -> Mapping[str, Any]:
         path = folder / "train.py"
         path.write_text(SCRIPT.format(fault=fault if planted else "", options=chosen), encoding="utf-8")
-        return {"script": str(path), "twice": bool(chosen.get("resume"))}
+        return {"script": str(path), "twice": bool(chosen.get("resume") or chosen.get("beside"))}
 
     build.__qualname__ = f"script{sorted(chosen.items())}"
     return build

@@ -33,6 +33,38 @@ def world(trace: TrainingTrace) -> int:
     return trace.job.world_size or len(trace.ranks)
 
 
+def readers(trace: TrainingTrace, script: WatchedScript) -> int | None:
+    """Ranks that are known to read different data (N); None where that cannot be told.
+
+    Known by a wrapper, or without one by what the script does: every rank shares out its data with a
+    DistributedSampler, or gradients are bit-equal on all ranks after collectives as large as they are.
+    """
+    if trace.job.dp is not None or world(trace) < 2 or trace.job.parallel == "tensor":
+        return trace.job.dp
+    every = len(trace.ranks) == world(trace) == len(script.ranks)
+    shared = [any(x["sampler"].get("num_replicas") == world(trace) for x in r.loaders) for r in script.ranks]
+    return world(trace) if every and (all(shared) or _reduced_by_hand(trace)) else None
+
+
+def warmup_updates(values: Table) -> int | None:
+    """Updates before a learning rate [update] first comes within 1 % of its peak; None where the peak is its last."""
+    peak = float(np.nanmax(values))
+    reached = int(np.flatnonzero(values >= 0.99 * peak)[0])
+    return None if peak <= 0 or reached == len(values) - 1 else reached
+
+
+def _reduced_by_hand(trace: TrainingTrace) -> bool:
+    moved, grads, arrived = recorded(trace, "collective_bytes"), trace.array("grad_digests"), trace.array("grad_slices")
+    if moved is None or grads is None or arrived is None or not trace.job.parameters:
+        return False
+    if float(np.nanmedian(moved)) < 2 * trace.job.parameters:  # at least 16 bits for each parameter
+        return False
+    known = compared(grads)
+    alike = float(1 - differing(grads)[known].mean()) if known.any() else 0.0
+    own = arrived[:, :, ARRIVED]
+    return alike > 0.5 and bool(np.nanmax(np.ptp(own, axis=0), initial=0.0) > 0)
+
+
 def accumulation(trace: TrainingTrace) -> float | None:
     """The usual number of micro-batches per update; None where it cannot be told."""
     table = recorded(trace, "micro_batches")
@@ -48,6 +80,14 @@ def claimed(script: WatchedScript, kind: str) -> dict[int, str]:
         for claim in rank.claims:
             if claim["kind"] == kind:
                 found.setdefault(int(claim["value"]), str(claim["source"]))
+    return found
+
+
+def base_rate(script: WatchedScript) -> dict[float, str]:
+    """Learning rates that the script names as meant for its base batch, with their first source."""
+    found: dict[float, str] = {}
+    for claim in (c for rank in script.ranks for c in rank.claims if c["kind"] == "base_rate"):
+        found.setdefault(float(claim["value"]), str(claim["source"]))
     return found
 
 

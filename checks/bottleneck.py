@@ -7,40 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ddaudit.api import Finding, Limit, Limits, Plant, Remedy, TrainingTrace, check, ok, skip, warn
+from ddaudit.api import Finding, Limit, Plant, Remedy, TrainingTrace, check, ok, skip, warn
 
 from ._arrays import place, recorded
+from ._bottleneck import BottleneckLimits
 from ._ledger import Ledger, ledger
+from ._windows import View
 
 NEEDS = "not measured: needs phase timers over at least 3 steps"
-
-
-class BottleneckLimits(Limits):
-    """Limits on shares of a typical step. Shares of input and host leave the time out in which the rank waited for a
-    core."""
-
-    family = "bottleneck"
-
-    unexplained_share: Limit = Limit(
-        warn_above=0.05,
-        source="default: books that leave a twentieth of the step open may hide the largest term",
-    )
-    input_share: Limit = Limit(
-        warn_above=0.4,
-        source="default: a loader that takes two fifths of the step limits it more than any kernel could",
-    )
-    communication_share: Limit = Limit(
-        warn_above=0.6,
-        source="default: with three fifths of the step on the wire, a device more adds less than half of itself",
-    )
-    host_share: Limit = Limit(
-        warn_above=0.5,
-        source="default: a device that waits for the host half the step gains nothing from being faster",
-    )
-    straggler_share: Limit = Limit(
-        warn_above=0.1,
-        source="default: a tenth of every rank's step; below it, lateness of healthy ranks takes turns",
-    )
 
 
 @check(
@@ -81,6 +55,9 @@ def closed_ledger(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Fi
     yield warn("perf.step-unexplained", text, remedy=remedy, **kept)
 
 
+INTERVAL_95 = 1.96
+
+
 def _own_cost(trace: TrainingTrace) -> str:
     """What measuring cost, in words."""
     timers, cpu, overhead = (recorded(trace, name) for name in ("timer_s", "cpu_s", "overhead_s"))
@@ -89,6 +66,14 @@ def _own_cost(trace: TrainingTrace) -> str:
         said += f"; the timers took {np.nansum(timers) / np.nansum(cpu):.2%} of its CPU time"
     if overhead is not None:
         said += f"; recording took {_ms(float(np.nanmedian(overhead[:, 1:])))} a step outside it"
+    view = View.of(trace)
+    off = None if view is None else view.saving("no-timers", length="whole")
+    if view is not None and off is not None:
+        whole = float(np.median(view.blocks("normal", length="whole")))
+        low, high = (100 * (off.seconds + side * INTERVAL_95 * off.error) / whole for side in (-1, 1))
+        said += (
+            f"; steps without timers are {100 * off.seconds / whole:.1f} % shorter (95 %: {low:.1f} to {high:.1f} %)"
+        )
     return said + "; memory stalls are not measured apart"
 
 

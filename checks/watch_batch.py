@@ -10,13 +10,13 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip
 
 from ._arrays import Table, place, recorded
-from ._watched import COUNT, LARGEST, accumulation, claimed, framework, near, planted, unknown, world
+from ._watched import COUNT, LARGEST, accumulation, claimed, framework, near, planted, readers, unknown, world
 
 
-def global_samples(trace: TrainingTrace) -> float | None:
+def global_samples(trace: TrainingTrace, script: WatchedScript) -> float | None:
     """Samples of one update over all ranks that read different data; None where it cannot be told which do."""
     table = recorded(trace, "samples")
-    if table is None or (world(trace) > 1 and trace.job.dp is None):
+    if table is None or (world(trace) > 1 and readers(trace, script) is None):
         return None
     if table.shape[0] < world(trace):
         return None
@@ -36,7 +36,7 @@ def script_batch(trace: TrainingTrace, script: WatchedScript) -> Iterator[Findin
 
     A mismatch is named only where the factor is one that a forgotten N or A leaves.
     """
-    measured = global_samples(trace)
+    measured = global_samples(trace, script)
     if measured is None:
         yield skip("not measured: needs samples per update of ranks that are known to read different data")
         return

@@ -15,7 +15,7 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, place
-from ._watched import planted, unknown, world
+from ._watched import planted, readers, unknown, world
 
 EPOCH_BASE = 100_000
 SHARDING = Remedy(text="Give every rank its own part: DistributedSampler(dataset, num_replicas=N, rank=rank), once.")
@@ -87,8 +87,8 @@ def _random_reads(index: Table, prints: Table) -> bool:
     return again > 8 and changed > 0.5 * again
 
 
-def _separate(trace: TrainingTrace) -> bool:
-    return world(trace) > 1 and (trace.job.dp or 0) > 1
+def _separate(trace: TrainingTrace, script: WatchedScript) -> bool:
+    return world(trace) > 1 and (readers(trace, script) or 0) > 1
 
 
 @check(
@@ -106,7 +106,7 @@ def _separate(trace: TrainingTrace) -> bool:
 )
 def shards(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     """Compares whole epochs where there are some, single updates otherwise."""
-    if not _separate(trace):
+    if not _separate(trace, script):
         yield skip("not measured: no two ranks are known to want different data")
         return
     found = reading(trace, script)
@@ -210,8 +210,11 @@ def _coverage(trace: TrainingTrace, found: Reading) -> Finding | None:
                     where=place(trace, 0), remedy=SHARDING, limit_source="the data is shared out once")  # fmt: skip
     if not found.by_index or "Subset" in str(found.loader["sampler"].get("type")):
         return None
-    read = max(len({i for e in found.ids for i in e.get(epoch, ())}) for epoch in found.whole)
     batch = found.loader.get("batch_size") or 0
+    used = [e for e in found.whole if _used(found, e, batch)]
+    if not used:
+        return None
+    read = max(len({i for e in found.ids for i in e.get(epoch, ())}) for epoch in used)
     lost = size - read - 2 * batch * len(found.ids)
     replicas = found.loader["sampler"].get("num_replicas")
     if not distributed or lost <= 0.1 * size:
@@ -220,6 +223,12 @@ def _coverage(trace: TrainingTrace, found: Reading) -> Finding | None:
     return fail("data.partial-coverage", text, measured=read / size, unit="share of the data set", limit=0.9,
                 limit_source="an epoch covers the data but for dropped last batches", where=place(trace, 0),
                 remedy=SHARDING)  # fmt: skip
+
+
+def _used(found: Reading, epoch: int, batch: int) -> bool:
+    """False for an epoch of which batches were fetched and left out, as a loop that skips to its position does."""
+    pairs = zip(found.loaders, found.ids, strict=True)
+    return all(len(ids.get(epoch, ())) > 0.9 * batch * (x["batches_read"].get(str(epoch), 0) - 1) for x, ids in pairs)
 
 
 @check(

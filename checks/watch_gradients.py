@@ -33,6 +33,7 @@ from ._watched import (
     world,
 )  # fmt: skip
 
+CLIP_LATE = Remedy(text="Clip once per update, after the last micro-batch was reduced.")
 SOURCE = "the gradient is the mean over the global batch: weights of its micro-batches add up to 1"
 
 
@@ -220,7 +221,7 @@ def clipping(trace: TrainingTrace) -> Iterator[Finding]:
             remedy=Remedy(text="Call scaler.unscale_(optimizer) before clipping."),
         )  # fmt: skip
         return
-    if (apart := _norms_apart(trace)) is not None:
+    if (apart := _clipped_alone(trace) or _norms_apart(trace)) is not None:
         yield apart
         return
     factors = _factors(trace)
@@ -242,6 +243,17 @@ def clipping(trace: TrainingTrace) -> Iterator[Finding]:
         where=place(trace, 0), remedy=Remedy(text="Clip by the norm over all ranks' parts, after the reduction."),
         **kept,
     )  # fmt: skip
+
+
+def _clipped_alone(trace: TrainingTrace) -> Finding | None:
+    """Clipping within an accumulation window, where every rank holds gradients of its own."""
+    local = recorded(trace, "local_clips")
+    if local is None or local.shape[0] < 2 or (local > 0).any(axis=0).mean() <= 0.25:
+        return None
+    count = int((local > 0).any(axis=0).sum())
+    text = f"each rank clips its own gradients within the window, before they are reduced, in {count} updates"
+    return fail("grad.clip-norm-differs", text, measured=count, unit="updates", limit=0, where=place(trace, 0, 0),
+                limit_source="one gradient has one norm", remedy=CLIP_LATE)  # fmt: skip
 
 
 def _norms_apart(trace: TrainingTrace) -> Finding | None:

@@ -45,6 +45,13 @@ def script_optimizer(trace: TrainingTrace, script: WatchedScript) -> Iterator[Fi
             where=place(trace, row), remedy=REMEDY,
         )  # fmt: skip
         return
+    if (gone := recorded(trace, "lost_grads")) is not None and np.nanmean(gone) > 0.25:
+        text = f"gradients are cleared between backward and the optimizer's step in {int(np.nansum(gone[0]))} updates"
+        yield fail("optim.no-op-step", text, measured=int(np.nansum(gone[0])), unit="updates", limit=0,
+                   limit_source="the optimizer steps with the gradients that backward left", where=place(trace, 0, 0),
+                   remedy=Remedy(text="Clear gradients after the step or before backward, not between them."),
+        )  # fmt: skip
+        return
     share = float(idle.mean())
     kept = {"measured": int(idle.sum()), "unit": "updates without effect", "limit": 0,
             "limit_source": "an update at a learning rate above 0 changes parameters"}  # fmt: skip
@@ -95,12 +102,30 @@ def script_loss(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding
         kept = {"measured": end / head, "unit": "last quarter / first quarter", "limit": 3.0,
                 "limit_source": "default: a loss that triples is running away"}  # fmt: skip
         late = float(values[len(values) // 2 :].min())
+        if (jump := _spike(trace, values)) is not None:
+            yield jump
         if end > 3 * float(values[0]) and (end > 3 * head or late > 2 * float(values[:2].max())):
             yield fail("loss.diverged", f"the loss grows: {told}", where=place(trace, 0, len(values) - 1), **kept)
             return
         yield ok(told, **kept)
         return
     yield ok(told, measured=float(values[-1]), unit="as the script computes it", limit=None)
+
+
+def _spike(trace: TrainingTrace, values: Table) -> Finding | None:
+    """The first update whose loss stands far above a calm curve before it and above where training began."""
+    for at in range(8, len(values)):
+        usual, start = float(np.median(values[at - 5 : at])), float(np.median(values[:5]))
+        restless = float((values[1:at] / values[: at - 1]).max())
+        if values[at] > max(8, 4 * restless) * usual and values[at] > 1.5 * start:
+            break
+    else:
+        return None
+    text = f"the loss jumps to {values[at]:.4g} in update {trace.steps[at]}, {values[at] / usual:.0f} times the usual"
+    return warn("loss.spike", text, measured=float(values[at] / usual), unit="times the median of five updates",
+                limit=8, limit_source="default: batches of one data set differ by less", where=place(trace, 0, at),
+                first_seen_step=trace.steps[at],
+                remedy=Remedy(text="Look at the samples of this update; clip gradients."))  # fmt: skip
 
 
 def _vanishing(trace: TrainingTrace, norms: Table) -> Finding | None:

@@ -31,14 +31,22 @@ def resume(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
         yield skip("not measured: this run loaded no checkpoint that a watched run under the same --out saved")
         return
     found = [*_missing(facts, script), *_data(facts), *_state(facts)]
+    found = found or list(_tested(facts))
     yield from found
     if not found:
         text = (
             f"resumed from {facts.earlier} at update {facts.saved_update}: no sample repeated, learning rate"
             f" {_number(facts.lr_before)} before and {_number(facts.lr_after)} after, optimizer at step"
             f" {facts.optimizer_steps_after or '?'}"
+            f"{_repeated(facts)}"
         )
         yield ok(text, measured=0, unit="faults", limit=0, limit_source="resuming continues exactly")
+
+
+def _repeated(facts: ResumeFacts) -> str:
+    if not facts.overlap_updates or facts.first_difference is not None:
+        return ""
+    return f", {facts.overlap_updates} updates equal to the uninterrupted run"
 
 
 def _number(value: float | None) -> str:
@@ -56,7 +64,7 @@ def _missing(facts: ResumeFacts, script: WatchedScript) -> Iterator[Finding]:
     for area in facts.earlier_areas:
         if area not in MISSING or area in facts.areas or (area == "rng" and framework(script)):
             continue
-        if area == "scheduler" and not _lr_off(facts):
+        if area == "scheduler" and not _lr_off(facts) and _jumps(facts) is None:
             continue  # the schedule may be a function of the stored step
         if area == "rng" and facts.rng_equal:
             continue
@@ -110,7 +118,21 @@ def _lr_off(facts: ResumeFacts) -> bool:
     return abs(after - before) > 0.5 * max(abs(before), abs(after))
 
 
+def _jumps(facts: ResumeFacts) -> float | None:
+    """A learning rate among the first after resume that is far from the last one, though that one moved slowly."""
+    before, pace = facts.lr_before, facts.lr_pace
+    if not before or pace is None or not 0.9 < pace < 1.1 or _lr_off(facts):
+        return None
+    return next((x for x in facts.lr_soon[1:] if not 0.5 < x / before < 2.0), None)
+
+
 def _state(facts: ResumeFacts) -> Iterator[Finding]:
+    if (later := _jumps(facts)) is not None:
+        text = (
+            f"the learning rate goes from {_number(facts.lr_before)} to {_number(later)} within four updates of resume"
+        )
+        yield _finding("resume.lr-reset", text, facts, "Load the scheduler's state: it starts its schedule anew.",
+                       measured=later, unit="1", limit=facts.lr_before)  # fmt: skip
     if _lr_off(facts):
         expected = facts.lr_before if facts.lr_expected is None else facts.lr_expected
         first = facts.lr_first is not None and abs((facts.lr_after or 0.0) - facts.lr_first) <= 1e-6 * facts.lr_first
@@ -118,9 +140,58 @@ def _state(facts: ResumeFacts) -> Iterator[Finding]:
         text = f"the learning rate is {_number(facts.lr_after)} after resume; {_number(expected)} would continue"
         yield _finding(id, text, facts, "Load the scheduler's state, or set it to the stored step.",
                        measured=facts.lr_after, unit="1", limit=expected)  # fmt: skip
-    if facts.rng_equal is False and "rng" in facts.areas:
+    yield from _exact(facts)
+    own = bool(facts.rng_of_rank) and all(whose == rank for rank, whose in enumerate(facts.rng_of_rank))
+    if facts.rng_equal is False and own and facts.tested:
+        text = "random states are put back, then drawn from before the first update (a new loader draws a seed)"
+        yield _finding("resume.rng-changed", text, facts, "Make the loader's iterator first, then load the states.")
+    elif facts.rng_equal is False and "rng" in facts.areas and not own and not _strangers(facts):
         yield _finding("resume.rng-changed", "random states after resume are not those that were saved", facts,
                        "Load every rank's own random state last, right before training goes on.")  # fmt: skip
+
+
+def _tested(facts: ResumeFacts) -> Iterator[Finding]:
+    """Runs that were made to be compared: whatever differs first is the finding."""
+    if not facts.tested or facts.first_differs_in is None:
+        return
+    names = {"samples": "resume.data-order-changed", "learning rate": "resume.lr-jump"}
+    text = (
+        f"the resumed run differs from the uninterrupted one in update {facts.first_difference}, first in its"
+        f" {facts.first_differs_in}; the checkpoint is of update {facts.saved_update}"
+    )
+    advice = "Save and restore sampler, loader, schedule, optimizer and random states of every rank."
+    after = (facts.first_difference or 0) - facts.saved_update
+    id = names.get(facts.first_differs_in, "resume.not-exact")
+    yield _finding(id, text, facts, advice, measured=after, unit="updates after the save")
+
+
+def _strangers(facts: ResumeFacts) -> list[int]:
+    """Ranks that put back the random state of another rank."""
+    return [rank for rank, whose in enumerate(facts.rng_of_rank) if whose is not None and whose != rank]
+
+
+def _exact(facts: ResumeFacts) -> Iterator[Finding]:
+    """State that was put back, and is not what was there when the checkpoint was saved."""
+    if facts.optimizer_equal is False and "optimizer" in facts.areas:
+        text = "the optimizer resumes with other moments than it had when the checkpoint was saved"
+        advice = "Save the optimizer after its last update, together with the model, and load it into the same one."
+        yield _finding("resume.optimizer-state-wrong", text, facts, advice)
+    if others := _strangers(facts):
+        text = (
+            f"rank(s) {', '.join(map(str, others))} resume with the random state of rank {facts.rng_of_rank[others[0]]}"
+        )
+        yield _finding("resume.rng-changed", text, facts, "Save every rank's random state and load its own.",
+                       measured=len(others), unit="ranks", limit=0)  # fmt: skip
+    if facts.params_equal is False:
+        text = "the first update after resume began with other parameters than those saved"
+        yield _finding("resume.not-exact", text, facts, "Load the model before the optimizer and leave it alone.")
+    elif facts.first_differs_in in ("loss", "parameters") and facts.rng_equal and facts.optimizer_equal:
+        text = (
+            f"{facts.first_differs_in} part from the uninterrupted run in update {facts.first_difference}, though"
+            " samples, learning rate, optimizer and random states go on as saved"
+        )
+        yield _finding("resume.not-exact", text, facts, "Look for state outside the checkpoint: buffers, EMA, masks.",
+                       measured=facts.first_difference, unit="update")  # fmt: skip
 
 
 @check(

@@ -9,7 +9,8 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip
 
 from ._arrays import Table, place, recorded
-from ._watched import accumulation, claimed, framework, planted, world
+from ._watched import accumulation, base_rate, claimed, framework, near, planted, world
+from .watch_batch import global_samples
 
 
 @check(
@@ -108,3 +109,39 @@ def script_warmup(trace: TrainingTrace, script: WatchedScript) -> Iterator[Findi
         return
     text = f"{source} says {claim} updates of warm-up; the learning rate is at its peak in update {reached}"
     yield fail(id, text, where=place(trace, 0, 0), **kept)
+
+
+@check(
+    "script.rate-for-batch",
+    question="lr",
+    asks="Is the learning rate scaled by the batch that is really trained on, where the script scales it?",
+    plant=planted("the rule for the rate leaves out the ranks", "lr.not-matched-to-batch", "lr-unscaled", claim=True),
+)
+def rate_for_batch(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
+    """Scripts that name a base rate and its batch mean rate = base * k (Goyal et al. 2017) or base * sqrt(k) (Malladi
+    et al. 2022), k times the base batch. A fault is named only where N or A was left out, or nothing was scaled.
+    """
+    rates, batches, measured = base_rate(script), claimed(script, "base_batch"), global_samples(trace, script)
+    table = recorded(trace, "lr")
+    if len(rates) != 1 or len(batches) != 1 or measured is None or table is None:
+        yield skip("not measured: needs a script that names one base learning rate and the batch it is meant for")
+        return
+    (base, source), batch = next(iter(rates.items())), next(iter(batches))
+    # A short run may end before the peak: the rate that the schedule multiplies counts then.
+    k, ratio = measured / batch, max(float(np.nanmax(table)), trace.job.lr or 0.0) / base
+    right = (k, k**0.5)
+    told = f"peak learning rate {ratio:.4g} times the base {base:.4g}, batch {measured:g} is {k:.4g} times {batch}"
+    kept = {"measured": ratio, "unit": "times the base rate", "limit": k, "limit_source": f"{source}, batch {batch}"}
+    if any(near(ratio, wanted, 0.1) for wanted in right):
+        yield ok(told, **kept)
+        return
+    usual, ranks = accumulation(trace) or 1.0, float(world(trace))
+    factors = {ranks: "N", usual: "A", ranks * usual: "N * A", k: "anything"}
+    found = (n for f, n in factors.items() if f > 1.1 and any(near(ratio, w, 0.05) for w in (k / f, (k / f) ** 0.5)))
+    left_out = next(found, None)
+    if left_out is None:
+        yield skip(f"unknown: {told}; a rule of its own may be meant", **kept)
+        return
+    text = f"{told}: the rule was applied without {left_out}" if left_out != "anything" else f"{told}: it is not scaled"
+    yield fail("lr.not-matched-to-batch", text, where=place(trace, 0), remedy=Remedy(
+        text=f"Scale by the batch of an update, N * B_local * A = {measured:g}."), **kept)  # fmt: skip

@@ -137,13 +137,15 @@ def _too_often(trace: TrainingTrace) -> Finding | None:
 def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     """With equal gradients, replicas that differ either began apart or were changed outside the optimizer."""
     grads, params = trace.array("grad_digests"), trace.array("param_digests")
-    if world(trace) < 2 or trace.job.parallel in ("sharded", "tensor") or grads is None or params is None:
+    if world(trace) < 2 or trace.job.parallel == "sharded" or grads is None or params is None:
         yield skip("not measured: no two ranks replicate the same parameters")
         return
-    if not compared(params).any():
-        yield skip("not measured: needs parameters of two or more ranks")
+    copies = _copies(trace, script, params.shape[2])
+    if not copies.any() or not compared(params).any():
+        yield skip("not measured: every parameter is split between the ranks, or only one rank recorded")
         return
-    apart = np.asarray(differing(params).any(axis=1))
+    differs = differing(params) & copies
+    apart = np.asarray(differs.any(axis=1))
     judged = compared(params)
     if not apart[judged].any():
         yield _buffers(trace, script) or ok(
@@ -151,16 +153,17 @@ def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
             measured=0, unit="updates that differ", limit=0, limit_source="replicas hold equal parameters",
         )  # fmt: skip
         return
-    if differing(grads).any():
+    if trace.job.parallel != "tensor" and differing(grads).any():
         yield skip("not decided here: gradients differ too, which script.sync judges")
         return
-    starts = {rank.start_digests for rank in script.ranks if rank.start_digests}
+    starts = {tuple(np.asarray(r.start_digests)[copies]) for r in script.ranks if len(r.start_digests) == len(copies)}
     first = int(np.flatnonzero(apart)[0])
     id = "replica.init-differs" if len(starts) > 1 else "replica.diverged"
+    also = "" if trace.job.parallel == "tensor" else " although their gradients agree"
     how = "begin with different parameters" if len(starts) > 1 else f"part in update {trace.steps[first]}"
     yield fail(
         id,
-        f"replicas {how} although their gradients agree ({names(script, np.flatnonzero(differing(params)[first]))})",
+        f"replicas {how}{also} ({names(script, np.flatnonzero(differs[first]))})",
         measured=int(apart.sum()),
         unit="updates that differ",
         limit=0,
@@ -169,6 +172,15 @@ def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
         first_seen_step=trace.steps[first],
         remedy=Remedy(text="Broadcast rank 0's parameters before training; change parameters on every rank alike."),
     )
+
+
+def _copies(trace: TrainingTrace, script: WatchedScript, count: int) -> Table:
+    """[parameter]: True where every rank holds a whole copy; under tensor parallelism others are split."""
+    if trace.job.parallel != "tensor":
+        return np.ones(count, dtype=bool)
+    known = [r.replicated for r in script.ranks if len(r.replicated) == count]
+    whole: Table = np.asarray(np.array(known, dtype=bool).reshape(-1, count).all(axis=0))
+    return whole if len(known) == world(trace) else np.zeros(count, dtype=bool)
 
 
 def _buffers(trace: TrainingTrace, script: WatchedScript) -> Finding | None:

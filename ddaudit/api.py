@@ -16,6 +16,7 @@ from ddaudit.evidence import (
     DeviceReport,
     Evidence,
     Fit,
+    ForecastFacts,
     HostLoad,
     Job,
     JobNumbers,
@@ -27,11 +28,14 @@ from ddaudit.evidence import (
     Measures,
     Neighbour,
     PairTime,
+    Prediction,
     RankOutcome,
     RankPlace,
+    RankSettings,
     RankStart,
     ResumeFacts,
     SchedulerFacts,
+    SettingsReport,
     Spread,
     Stream,
     TensorCapture,
@@ -42,7 +46,9 @@ from ddaudit.evidence import (
 )
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+from ddaudit.evidence.costs import ComputeCosts, LoaderCosts, MatmulRate, MemoryCosts, MemoryTrade
 from ddaudit.evidence.incident import IncidentFacts, Suspect
+from ddaudit.evidence.windows import SETTLING, WINDOWS, window_code
 from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
 from ddaudit.job import EXAMPLE as EXAMPLE_JOB
 from ddaudit.limits import Limit, Limits, MeasureLimits
@@ -52,6 +58,8 @@ from ddaudit.registry import NoParams, check, exhibit, probe
 __all__ = [
     "EXAMPLE_JOB",
     "SERIES",
+    "SETTLING",
+    "WINDOWS",
     "Array",
     "ArrayEvidence",
     "CheckpointDiff",
@@ -60,6 +68,7 @@ __all__ = [
     "CollectivePoint",
     "CollectiveSweep",
     "CommandRun",
+    "ComputeCosts",
     "Device",
     "DeviceProcess",
     "DeviceReport",
@@ -67,6 +76,7 @@ __all__ = [
     "Fault",
     "Finding",
     "Fit",
+    "ForecastFacts",
     "HostLoad",
     "IncidentFacts",
     "Job",
@@ -77,22 +87,29 @@ __all__ = [
     "LaunchLedger",
     "Limit",
     "Limits",
+    "LoaderCosts",
+    "MatmulRate",
     "Measure",
     "MeasureLimits",
     "Measures",
+    "MemoryCosts",
+    "MemoryTrade",
     "NameSeen",
     "Neighbour",
     "NoParams",
     "PairTime",
     "Plant",
     "Position",
+    "Prediction",
     "ProbeContext",
     "RankOutcome",
     "RankPlace",
+    "RankSettings",
     "RankStart",
     "Remedy",
     "ResumeFacts",
     "SchedulerFacts",
+    "SettingsReport",
     "Severity",
     "Spread",
     "Status",
@@ -115,4 +132,5 @@ __all__ = [
     "skip",
     "status_of",
     "warn",
+    "window_code",
 ]

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from ddaudit.cli.checkpoint_audit import AuditResult
     from ddaudit.engine import Watcher
+    from ddaudit.evidence.forecast import ForecastFacts
     from ddaudit.findings import Finding, Verdict
     from ddaudit.packs import Packs
     from ddaudit.record import Record
 
-__all__ = ["Run", "audit", "load_run", "resume", "run"]
+__all__ = ["Run", "audit", "forecast", "load_run", "resume", "run"]
 
 PathLike = str | os.PathLike[str]
 
@@ -140,6 +141,30 @@ def audit(
     from ddaudit.cli.checkpoint_audit import audit_path
 
     return audit_path(str(path), level=level, job=None if job is None else str(job))
+
+
+def forecast(
+    run_dir: PathLike | None = None,
+    *,
+    to: Sequence[int],
+    job: PathLike | None = None,
+    parallel: str | None = None,
+    hardware: str | None = None,
+    scaling: Literal["weak", "strong"] = "weak",
+    critical_batch: float | None = None,
+) -> ForecastFacts:
+    """Predicts step time, speedup, limiter and memory for each number of devices in ``to``: of a job file, else of the
+    training that the run measured. ``hardware`` is a description file or the name of one that ships with ddaudit.
+
+    Raises:
+        Problem: nothing to forecast or to calibrate from, or a size that makes no sense.
+    """
+    from ddaudit.forecast.outlook import Question, answer, read_facts
+    from ddaudit.job import load_job
+
+    question = Question(tuple(to), parallel, scaling, critical_batch)
+    measured = None if run_dir is None else read_facts(Path(run_dir))
+    return answer(question, measured, None if job is None else load_job(str(job)), hardware)
 
 
 def _packs(folders: Sequence[PathLike]) -> Packs:

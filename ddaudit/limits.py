@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -9,7 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ddaudit.findings import Status
 
-__all__ = ["Limit", "Limits", "MeasureLimits"]
+__all__ = ["Limit", "Limits", "MeasureLimits", "share_of"]
+
+
+_SHARE = re.compile(r"\s*(\d{1,4}(?:\.\d{1,6})?)\s*%\s*of\s+(baseline|peak)\s*")
+
+
+def share_of(bound: object) -> tuple[float, str] | None:
+    """``"95 % of baseline"`` -> ``(0.95, "baseline")``; None for anything else."""
+    match = _SHARE.fullmatch(bound) if isinstance(bound, str) else None
+    return (float(match[1]) / 100, match[2]) if match else None
 
 
 class Limit(BaseModel):

@@ -12,6 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+#: Nobody looks at the pages of runs that tests start; tests/report renders those whose pictures are tested.
+os.environ.setdefault("DDAUDIT_PICTURES", "0")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:

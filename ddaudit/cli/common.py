@@ -27,6 +27,8 @@ __all__ = [
     "pack_options",
     "parse_params",
     "problem_envelope",
+    "verbosity",
+    "verbosity_options",
     "waivers_option",
 ]
 
@@ -48,6 +50,20 @@ def pack_options(function: F) -> F:
         help="builtin: load nothing but ddaudit's own checks.",
     )  # fmt: skip
     return one(only(function))
+
+
+def verbosity_options(function: F) -> F:
+    """``-q`` and ``-v``; :func:`verbosity` makes one number of them."""
+    quiet = click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+    verbose = click.option("-v", "--verbose", is_flag=True, help="Also what passed, and the environment.")
+    return quiet(verbose(function))
+
+
+def verbosity(options: Mapping[str, Any]) -> int:
+    """-1, 0 or 1; UsageProblem when both were asked for."""
+    if options["quiet"] and options["verbose"]:
+        raise UsageProblem("-q and -v contradict each other", fix="drop one of them")
+    return int(options["verbose"]) - int(options["quiet"])
 
 
 def waivers_option(function: F) -> F:

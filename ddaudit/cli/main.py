@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "ddaudit.cli.bundle",
         "Pack a run folder or logs into one redacted archive with hashes, which `triage` reads back.",
     ),
+    "forecast": ("ddaudit.cli.forecast", "Will more devices help, and what becomes the limit?"),
     "report": ("ddaudit.cli.report", "Render a run again; rebuild what is missing."),
     "diff": (
         "ddaudit.cli.diff",

@@ -15,13 +15,19 @@ from ddaudit.cli.main import COMMANDS, cli
 from ddaudit.errors import EXIT_MEANINGS
 from ddaudit.findings import QUESTIONS
 from ddaudit.registry import CheckSpec, Registry
+from ddaudit.runbook.schema import runbook_schema
 
 __all__ = ["pages"]
 
 
 def pages(registry: Registry) -> Mapping[str, str]:
     """File name -> text of every generated page."""
-    return {"exit-codes.md": exit_codes(), "cli.md": command_line(), "checks.md": checks(registry)}
+    return {
+        "exit-codes.md": exit_codes(),
+        "cli.md": command_line(),
+        "checks.md": checks(registry),
+        "runbook.schema.json": runbook_schema(registry),
+    }
 
 
 def exit_codes() -> str:

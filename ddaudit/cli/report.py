@@ -8,7 +8,16 @@ from typing import Any
 
 import click
 
-from ddaudit.cli.common import check_folder, json_option, load_packs, load_waivers, pack_options, waivers_option
+from ddaudit.cli.common import (
+    check_folder,
+    json_option,
+    load_packs,
+    load_waivers,
+    pack_options,
+    verbosity,
+    verbosity_options,
+    waivers_option,
+)
 from ddaudit.cli.reports import ReportTarget, Target, write_asked
 
 __all__ = ["command"]
@@ -26,6 +35,7 @@ __all__ = ["command"]
 @click.option("--rejudge", is_flag=True, help="Judge the evidence again with today's checks (implied by --waivers).")
 @waivers_option
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
+@verbosity_options
 @pack_options
 @json_option
 def command(run: str, formats: tuple[Target, ...], rejudge: bool, ascii_only: bool, as_json: bool, **packs: Any) -> int:
@@ -46,6 +56,14 @@ def command(run: str, formats: tuple[Target, ...], rejudge: bool, ascii_only: bo
     write_asked(record, run_dir, list(formats) or [("html", None), ("md", None)], loaded.template_folders)
     face = "json" if as_json else "text"
     width, color, plain = report.Options.terminal(sys.stdout, os.environ)
-    text = report.render(record, face, run_dir=run_dir, width=width, color=color, ascii_only=ascii_only or plain)
+    text = report.render(
+        record,
+        face,
+        run_dir=run_dir,
+        width=width,
+        color=color,
+        ascii_only=ascii_only or plain,
+        verbosity=verbosity(packs),
+    )
     sys.stdout.write(text.rstrip("\n") + "\n")
     return record.exit_code

@@ -73,7 +73,8 @@ def write_asked(
         if path is None and run_dir is None:
             raise UsageProblem(f"--report {format}: this command keeps no run folder", fix=f"--report {format}:PATH")
         target = path or (run_dir or Path()) / report.FORMATS[format].file
-        text = report.render(record, format, run_dir=run_dir, template_folders=folders)
+        pictures = environ.get(report.options.PICTURES) != "0"
+        text = report.render(record, format, run_dir=run_dir, template_folders=folders, pictures=pictures)
         try:
             write_atomically(target, text)
             if format == "github":

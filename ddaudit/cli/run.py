@@ -23,10 +23,13 @@ from ddaudit.cli.common import (
     load_waivers,
     pack_options,
     parse_params,
+    verbosity,
+    verbosity_options,
     waivers_option,
 )
 from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.cli.streams import Stopped
+from ddaudit.cli.terminal import printable
 from ddaudit.errors import UsageProblem
 from ddaudit.redact import HIDE_USERS
 
@@ -65,7 +68,7 @@ __all__ = ["command"]
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
 @click.option("--redact-users", is_flag=True, help="Hide user names in everything that is recorded.")
 @click.option("--no-progress", is_flag=True, help="Nothing on stderr while it runs.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@verbosity_options
 @pack_options
 @json_option
 def command(**options: Any) -> int:
@@ -163,7 +166,7 @@ def _tell(record: Record, session: Session, options: dict[str, Any]) -> int:
         width=width,
         color=color,
         ascii_only=options["ascii_only"] or plain,
-        verbosity=-1 if options["quiet"] else 0,
+        verbosity=verbosity(options),
     )
     sys.stdout.write(text.rstrip("\n") + "\n")
     return record.exit_code
@@ -205,19 +208,20 @@ def _signals(walk: Walk) -> Iterator[None]:
 
 
 def _show_plan(session: Session, as_json: bool) -> int:
+    from ddaudit.cli.dry_run import effects, lines
+
     plan = session.plan
     if not plan.steps:
         raise UsageProblem("the plan has no step", fix="loosen --only and --skip")
     if as_json:
         shown = ("id", "probe", "nproc", "timeout_s", "needs", "when", "checks", "params")
         steps = [
-            {name: value for name, value in s.model_dump(mode="json").items() if name in shown} for s in plan.steps
+            {name: value for name, value in s.model_dump(mode="json").items() if name in shown}
+            | {"effects": effects(s)}
+            for s in plan.steps
         ]
         emit_json(envelope("run", "PASS", 0, dry_run=True, runbook=plan.runbook, device=plan.device, planned=steps))
         return 0
-    click.echo(f"{plan.runbook} on {plan.device}, at most {sum(s.timeout_s for s in plan.steps):.0f} s:")
-    for step in plan.steps:
-        needs = f" after {', '.join(step.needs)}" if step.needs else ""
-        what = f"{step.probe or 'manual':<10} {step.nproc} process(es)"
-        click.echo(f"  {step.id:<20} {what}, at most {step.timeout_s:.0f} s{needs}")
+    for line in lines(plan):
+        click.echo(printable(line))
     return 0

@@ -12,6 +12,7 @@ from ddaudit.cli.catalogue import bounds, check_row, probe_row, rows, runbook_ro
 from ddaudit.cli.common import emit_json, envelope, json_option, load_packs, pack_options
 from ddaudit.cli.terminal import printable
 from ddaudit.errors import UsageProblem
+from ddaudit.findings import QUESTIONS
 
 if TYPE_CHECKING:
     from ddaudit.packs import Packs
@@ -28,7 +29,7 @@ __all__ = ["command"]
 def command(id: str, as_json: bool, **packs: Any) -> int:
     """Explain one check, probe, runbook or finding id.
 
-    ID is any id that `ddaudit list` or a report prints.
+    ID is any id that `ddaudit list` or a report prints, also one of the seven questions or a plant.
     """
     loaded = load_packs(packs["pack"], packs["packs"])
     matches = _matches(id, loaded)
@@ -52,6 +53,12 @@ def _matches(id: str, packs: Packs) -> list[dict[str, Any]]:
         found.append({"kind": "probe", **probe_row(registry.probes[id], packs)})
     if id in packs.runbooks:
         found.append({"kind": "runbook", **runbook_row(id, packs)})
+    if id in QUESTIONS:
+        mine = [check_row(spec, packs) for spec in registry.checks.values() if spec.question == id]
+        found.append({"kind": "question", "id": id, "question": QUESTIONS[id], "checks": mine})
+    if not found:
+        found = [check_row(spec, packs) | {"kind": "check", "plant": id} for spec in registry.checks.values()
+                 if any(id == plant.name for plant in spec.plants)]  # fmt: skip
     if not found:
         found = [{"kind": "check", "finding": id, **check_row(spec, packs)} for spec in _reporting(id, packs)]
     return found
@@ -68,6 +75,7 @@ def _nearest(id: str, packs: Packs) -> str:
     from ddaudit.registry import suggest
 
     known = [item["id"] for kind in ("checks", "probes", "runbooks") for item in rows(kind, packs)]
+    known += [*QUESTIONS, *(row["plant"] for row in rows("plants", packs))]
     known += [finding for item in rows("checks", packs) for finding in item["findings"]]
     hint = suggest(id, known)
     return hint if hint.startswith("did you mean") else "see `ddaudit list checks`"
@@ -76,6 +84,10 @@ def _nearest(id: str, packs: Packs) -> str:
 def _lines(match: dict[str, Any], packs: Packs) -> Iterator[str]:
     if match["kind"] == "check":
         yield from _check_lines(match, packs)
+    elif match["kind"] == "question":
+        yield f"{match['id']} (question)"
+        yield from (match["question"], "", "asked by:")
+        yield from (f"  {row['id']:<36} {row['asks']}" for row in match["checks"])
     elif match["kind"] == "probe":
         yield from _probe_lines(match)
     elif match["problem"] is not None:

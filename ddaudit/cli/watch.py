@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from ddaudit.cli.common import json_option, load_packs, load_waivers, pack_options, waivers_option
+from ddaudit.cli.common import (
+    json_option,
+    load_packs,
+    load_waivers,
+    pack_options,
+    verbosity,
+    verbosity_options,
+    waivers_option,
+)
 from ddaudit.cli.reports import report_option, write_asked
 from ddaudit.errors import UsageProblem
 
@@ -37,6 +45,17 @@ EXPECTED = {
 )
 @click.option("--continues", metavar="RUN", help="The watched run that this one resumes, if it cannot be recognised.")
 @click.option(
+    "--resume-test",
+    is_flag=True,
+    help="Run through, run until killed after a checkpoint, resume: is the resumed run the same?",
+)
+@click.option("--save-cmd", metavar="CMD", help="With --resume-test: the command that is killed ({ckpt}: its folder).")
+@click.option("--resume-cmd", metavar="CMD", help="With --resume-test: the command that resumes ({ckpt}, {last}).")
+@click.option("--compare-single", is_flag=True, help="Also run on one rank with the same global batch; compare losses.")
+@click.option("--single-cmd", metavar="CMD", help="With --compare-single: the command for one rank.")
+@click.option("--baseline", metavar="RUN", help="A watched run of the code before the change, to compare with.")
+@click.option("--job", metavar="FILE", help="Hold the run against the batch and warm-up of this job file (job.toml).")
+@click.option(
     "--hang-timeout",
     type=click.FloatRange(5.0),
     default=150.0,
@@ -52,7 +71,7 @@ EXPECTED = {
 @waivers_option
 @click.option("--warn-as-fail", is_flag=True, help="A WARN fails the run.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="No glyphs beyond ASCII.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the verdict's ten lines.")
+@verbosity_options
 @pack_options
 @json_option
 def command(words: tuple[str, ...], **options: Any) -> int:
@@ -61,8 +80,9 @@ def command(words: tuple[str, ...], **options: Any) -> int:
     Give the command after --, for example: ddaudit watch -- torchrun --nproc-per-node 2 train.py
     """
     from ddaudit.engine.journal import Settings
-    from ddaudit.engine.watched import Watched, watch_command
+    from ddaudit.engine.watched import Watched
 
+    _consistent(options)
     loaded = load_packs(options["pack"], options["packs"])
     asked = Watched(
         argv=list(words),
@@ -71,24 +91,62 @@ def command(words: tuple[str, ...], **options: Any) -> int:
         runbook=options["runbook"],
         every=options["every"],
         hang_s=options["hang_timeout"],
-        expected=parse_expected(options["expect"]),
-        continues=_run_folder(options["continues"]),
+        expected=_of_job(options["job"]) | parse_expected(options["expect"]),
+        continues=_run_folder(options["continues"], "--continues"),
+        baseline=_run_folder(options["baseline"], "--baseline"),
         settings=Settings(
             **{k: options[k] for k in ("fail_on", "strict", "warn_as_fail")},
             waivers=load_waivers(options["waivers"], loaded),
         ),
         to_stderr=options["as_json"],
     )
-    record, run_dir = watch_command(asked, loaded)
+    record, run_dir = _runs(asked, options, loaded)
     return _tell(record, run_dir, options, loaded.template_folders)
 
 
-def _run_folder(given: str | None) -> Path | None:
+def _consistent(options: dict[str, Any]) -> None:
+    if (options["save_cmd"] or options["resume_cmd"]) and not options["resume_test"]:
+        raise UsageProblem("--save-cmd and --resume-cmd belong to --resume-test")
+    if options["single_cmd"] and not options["compare_single"]:
+        raise UsageProblem("--single-cmd belongs to --compare-single")
+    if options["resume_test"] and options["compare_single"]:
+        raise UsageProblem("--resume-test and --compare-single are two different runs", fix="run one after the other")
+
+
+def _runs(asked: Any, options: dict[str, Any], packs: Any) -> Any:
+    """The run that was asked for, with those that it is compared with."""
+    from ddaudit.engine.resumed import resume_test
+    from ddaudit.engine.single import compare_single
+    from ddaudit.engine.watched import watch_command
+
+    if options["resume_test"]:
+        return resume_test(asked, options["save_cmd"], options["resume_cmd"], packs)
+    if options["compare_single"]:
+        return compare_single(asked, options["single_cmd"], packs)
+    return watch_command(asked, packs)
+
+
+def _of_job(file: str | None) -> dict[str, int]:
+    """What a job file plans, as expectations."""
+    if file is None:
+        return {}
+    from ddaudit.job import job_plan, load_job
+
+    plan = job_plan(load_job(Path(file), {})).planned
+    found = {
+        "global_batch": plan.global_batch_claimed or plan.global_batch,
+        "accumulation": plan.accumulation,
+        "warmup_updates": plan.warmup_updates,
+    }
+    return {kind: int(value) for kind, value in found.items() if value}
+
+
+def _run_folder(given: str | None, option: str) -> Path | None:
     if given is None:
         return None
     folder = Path(given).absolute()
     if not (folder / "events" / "script").is_dir():
-        raise UsageProblem("--continues: not the folder of a watched run", where=given)
+        raise UsageProblem(f"{option}: not the folder of a watched run", where=given)
     return folder
 
 
@@ -117,7 +175,7 @@ def _tell(record: Any, run_dir: Path, options: dict[str, Any], folders: Sequence
         width=width,
         color=color,
         ascii_only=options["ascii_only"] or plain,
-        verbosity=-1 if options["quiet"] else 0,
+        verbosity=verbosity(options),
     )
     stream.write(text.rstrip("\n") + "\n")
     return int(record.exit_code)

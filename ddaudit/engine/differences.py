@@ -39,7 +39,7 @@ class Change(_Frozen):
 
 
 class Difference(_Frozen):
-    """Everything that changed. ``outcomes`` are (step, check or id, place, status in a, status in b)."""
+    """Everything that changed. ``outcomes`` are (step, check, place, status in a, status in b)."""
 
     comparable: bool
     reason: str
@@ -114,23 +114,20 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _outcomes(a: Record, b: Record) -> Iterator[tuple[str, str, str, str, str]]:
-    """Of each step, check and place the worst status, where it differs. A pass that only one run has is no change."""
+    """Of each step and check the worst status, where it differs, and the place of the worse one. A pass that only one
+    run has is no change."""
     one, other = _worst(a), _worst(b)
     for key in dict.fromkeys([*one, *other]):
         before, after = one.get(key), other.get(key)
-        if before != after and not {before, after} <= {None, Status.PASS, Status.SKIP}:
-            yield (*key, str(before or "-"), str(after or "-"))
+        statuses = {f.status if f else None for f in (before, after)}
+        if len(statuses) > 1 and not statuses <= {None, Status.PASS, Status.SKIP}:
+            told = max((f for f in (before, after) if f), key=lambda f: f.status.rank)
+            yield (*key, str(told.where), before.status if before else "-", after.status if after else "-")
 
 
-def _worst(record: Record) -> dict[tuple[str, str, str], Status]:
-    found: dict[tuple[str, str, str], Status] = {}
+def _worst(record: Record) -> dict[tuple[str, str], Finding]:
+    found: dict[tuple[str, str], Finding] = {}
     for f in record.findings:
-        key = (f.step or "", f.check, _place(f))
-        found[key] = max(found.get(key, f.status), f.status, key=lambda s: s.rank)
+        key = (f.step or "", f.check)
+        found[key] = max(found.get(key, f), f, key=lambda f: f.status.rank)
     return found
-
-
-def _place(finding: Finding) -> str:
-    """Host, device, file, key and tensor; ranks and steps of training would part what is one outcome."""
-    where = finding.where
-    return " ".join(str(p) for p in (where.device, where.key, where.tensor) if p is not None)

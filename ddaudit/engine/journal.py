@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ddaudit.engine.baselines import Baseline
 from ddaudit.engine.folder import JOURNAL, refuse_links
-from ddaudit.engine.outcome import State
+from ddaudit.engine.measured import named_device
+from ddaudit.engine.outcome import Standards, State
 from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import EvidenceProblem
 from ddaudit.evidence.events import Stream, read_stream
@@ -43,6 +44,10 @@ class Settings(_Event):
     waivers: Waivers = Field(default_factory=Waivers)
     baseline: Baseline | None = None
 
+    def standards(self, facts: Mapping[str, Any]) -> Standards:
+        """What steps are held against on a machine with these facts."""
+        return Standards(self.waivers, self.baseline, named_device(facts))
+
 
 class Head(_Event):
     """The event ``run``."""
@@ -51,6 +56,10 @@ class Head(_Event):
     created: float
     facts: Mapping[str, Any]
     options: Settings = Field(default_factory=Settings)
+
+    @property
+    def standards(self) -> Standards:
+        return self.options.standards(self.facts)
 
 
 class Ended(_Event):

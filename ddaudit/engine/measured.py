@@ -13,7 +13,7 @@ from ddaudit.evidence.collectives import CollectiveSweep
 from ddaudit.jsonio import dumps
 from ddaudit.record import Record, StepRecord
 
-__all__ = ["Better", "Measured", "device_type", "measures_of"]
+__all__ = ["Better", "Measured", "device_type", "measures_of", "named_device"]
 
 Better = Literal["higher", "lower", "same"]
 
@@ -117,6 +117,10 @@ def device_type(record: Record) -> str:
         names = {d.get("name") for d in step.evidence.get("devices", {}).get("devices", ()) if d.get("name")}
         if names:
             return ", ".join(sorted(map(str, names)))
-    facts = record.facts
+    return named_device(record.facts)
+
+
+def named_device(facts: Mapping[str, Any]) -> str:
+    """The device type as far as the facts of a run that has just begun know it."""
     device = str(facts.get("device_name") or facts.get("device") or "unknown")
     return f"{device} x{facts.get('cpus', '?')}" if device == "cpu" else device

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ddaudit.engine.baselines import Baseline
 from ddaudit.engine.exhibits import exhibits
 from ddaudit.engine.judge import judge
+from ddaudit.engine.relative import settled
 from ddaudit.engine.summary import summarise
 from ddaudit.engine.waivers import Waivers
 from ddaudit.evidence.base import Evidence
@@ -19,7 +21,18 @@ from ddaudit.registry import Registry
 from ddaudit.runbook import resolve, resolve_text
 from ddaudit.runbook.model import PlannedStep
 
-__all__ = ["Judged", "Outcome", "State", "blocks", "edge", "evidence_kinds", "judge_step", "prepared", "step_record"]
+__all__ = [
+    "Judged",
+    "Outcome",
+    "Standards",
+    "State",
+    "blocks",
+    "edge",
+    "evidence_kinds",
+    "judge_step",
+    "prepared",
+    "step_record",
+]
 
 State = Literal["done", "failed", "skipped", "timed-out", "interrupted"]
 LAUNCH_CHECK = "launch.ranks"
@@ -44,6 +57,15 @@ class Outcome:
     def launch(self) -> LaunchFacts | None:
         found = self.evidence.get(LaunchFacts.kind)
         return found if isinstance(found, LaunchFacts) else None
+
+
+@dataclass(frozen=True)
+class Standards:
+    """What a run is held against besides its runbook: waivers, and a baseline's numbers for one device type."""
+
+    waivers: Waivers = field(default_factory=Waivers)
+    baseline: Baseline | None = None
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,12 +99,14 @@ def evidence_kinds(registry: Registry) -> list[type[Evidence]]:
 
 
 def judge_step(
-    outcome: Outcome, registry: Registry, before: Sequence[Judged], waivers: Waivers | None = None
+    outcome: Outcome, registry: Registry, before: Sequence[Judged], standards: Standards | None = None
 ) -> Judged:
-    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one. What is waived
-    does not stop the steps that build on this one."""
-    found: Sequence[Finding] = _findings(outcome, registry, [j.outcome for j in before])
-    found = waivers.apply(found) if waivers else found
+    """Judges one step. ``before`` are the steps that ended before it, for checks that compare with one. What
+    ``standards`` waive does not stop the steps that build on this one."""
+    given = standards or Standards()
+    step, skipped = settled(outcome.step, outcome.evidence, given.baseline, given.device)
+    told = _findings(replace(outcome, step=step), registry, [j.outcome for j in before])
+    found = given.waivers.apply([*told, *skipped])
     redacted = tuple(Finding.model_validate(redact_value(f.model_dump())) for f in found)
     return Judged(outcome, redacted, redact_value(exhibits(outcome.evidence, registry)))
 

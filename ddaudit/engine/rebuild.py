@@ -46,7 +46,7 @@ def judged_from_disk(run_dir: Path, plan: Plan, journal: Journal, registry: Regi
     for ended in journal.ended.values():
         if ended.id in steps:
             outcome = _outcome(run_dir, _told(steps[ended.id], ended, judged), ended, registry)
-            judged.append(judge_step(outcome, registry, judged, journal.head.options.waivers))
+            judged.append(judge_step(outcome, registry, judged, journal.head.standards))
     return judged
 
 

@@ -152,8 +152,8 @@ class Walk:
         ids = [s.id for s in self.plan.steps]
         self.watcher.step_started(step, ids.index(step.id), len(ids))
         outcome = self._outcome(step)
-        waivers = self.options.settings.waivers
-        self.judged.append(judge_step(outcome, self.packs.registry, self.judged, waivers))
+        standards = self.options.settings.standards(self.facts)
+        self.judged.append(judge_step(outcome, self.packs.registry, self.judged, standards))
         told = {name: getattr(outcome, name) for name in ("state", "reason", "started", "seconds", "folder", "answer")}
         self.folder.emit("step", id=step.id, **told, params=dict(outcome.step.params))
         self._save(None)

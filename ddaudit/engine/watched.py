@@ -24,6 +24,7 @@ from ddaudit.record import Record
 from ddaudit.redact import learn, redact_argv, secrets_of
 from ddaudit.runbook import load_runbook, make_plan
 from ddaudit.runbook.model import Plan, PlannedStep
+from ddaudit.watch.companion import other_run
 from ddaudit.watch.join import join
 from ddaudit.watch.launch import Ended, environment, run_command
 
@@ -47,6 +48,13 @@ class Watched:
     hang_s: float = 150.0
     expected: Mapping[str, int] = field(default_factory=dict)
     continues: Path | None = None
+    through: Path | None = None
+    """A run of the same command that was not interrupted, to compare with after the checkpoint."""
+    tested: bool = False
+    baseline: Path | None = None
+    """A watched run of the code as it was before the change."""
+    single: Path | None = None
+    """A watched run of the same command on one rank."""
     settings: Settings = field(default_factory=Settings)
     to_stderr: bool = False
     device: str = "cpu"
@@ -69,7 +77,7 @@ def watch_command(asked: Watched, packs: Packs) -> tuple[Record, Path]:
         for failure in packs.failures:
             folder.emit("pack-failure", failure=vars(failure))
         ended, outcome = _run(asked, run_dir, step, packs)
-        judged = judge_step(outcome, packs.registry, [], asked.settings.waivers)
+        judged = judge_step(outcome, packs.registry, [], asked.settings.standards(facts))
         told = {name: getattr(outcome, name) for name in ("state", "reason", "started", "seconds", "folder")}
         folder.emit("step", id=step.id, **told, params=dict(step.params))
         digest = write_evidence(run_dir, [judged])
@@ -97,7 +105,9 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
     env = environment(folder, asked.every, os.environ)
     ended = run_command(asked.argv, env, folder, to_stderr=asked.to_stderr, hang_s=asked.hang_s)
     streams = read_streams(folder)
-    resume = join(asked.out.absolute(), run_dir, streams, asked.continues)
+    resume = join(asked.out.absolute(), run_dir, streams, asked.continues, asked.through)
+    if resume is not None and asked.tested:
+        resume = resume.model_copy(update={"tested": True})
     with EventWriter(folder / "watch.jsonl") as writer:
         script = {
             "argv": redact_argv(asked.argv),
@@ -105,8 +115,11 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
             "signal": ended.signal,
             "hang_s": ended.hang_s,
             "stacks": ended.stacks,
+            "guards": ended.guards,
             "cores": len(os.sched_getaffinity(0)),
             "expected": dict(asked.expected),
+            "baseline": _other(asked.baseline),
+            "single": _other(asked.single),
             "resume": None if resume is None else resume.model_dump(mode="json"),
         }
         writer.emit("script", script=script)
@@ -115,6 +128,11 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
     kept: dict[str, Any] = {"started": started, "seconds": round(ended.seconds, 3), "folder": step.id}
     state, reason = ("done", None) if reported else ("failed", NO_RANK)
     return ended, Outcome(step, state, reason, **kept, evidence=evidence, damage=damage)  # type: ignore[arg-type]
+
+
+def _other(folder: Path | None) -> dict[str, Any] | None:
+    found = None if folder is None else other_run(read_streams(folder / "events" / "script"), folder.name)
+    return None if found is None else found.model_dump(mode="json")
 
 
 def _concluded(run_dir: Path, plan: Plan, judged: Judged, digest: str, ended: Ended) -> Record:

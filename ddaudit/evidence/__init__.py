@@ -8,12 +8,14 @@ from ddaudit.evidence.collectives import CollectivePoint, CollectiveSweep, PairT
 from ddaudit.evidence.command import CommandRun
 from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
+from ddaudit.evidence.forecast import ForecastFacts, Prediction
 from ddaudit.evidence.host import HostLoad, Neighbour
 from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
+from ddaudit.evidence.settings import RankSettings, SettingsReport
 from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "EventWriter",
     "Evidence",
     "Fit",
+    "ForecastFacts",
     "HostLoad",
     "Job",
     "JobNumbers",
@@ -42,11 +45,14 @@ __all__ = [
     "MemoryFloor",
     "Neighbour",
     "PairTime",
+    "Prediction",
     "RankOutcome",
     "RankPlace",
+    "RankSettings",
     "RankStart",
     "ResumeFacts",
     "SchedulerFacts",
+    "SettingsReport",
     "Spread",
     "Stream",
     "TensorCapture",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from ddaudit.evidence.base import JsonEvidence
 from ddaudit.evidence.events import Stream
 
-__all__ = ["ResumeFacts", "WatchedRank", "WatchedScript"]
+__all__ = ["OtherRun", "ResumeFacts", "WatchedRank", "WatchedScript"]
 
 
 class ResumeFacts(BaseModel):
@@ -44,15 +44,45 @@ class ResumeFacts(BaseModel):
     lr_before: float | None = None
     lr_expected: float | None = None
     lr_after: float | None = None
+    lr_soon: tuple[float, ...] = ()
+    """Learning rates of the first four updates after resume: a schedule that starts anew shows after its first tick."""
+    lr_pace: float | None = None
+    """Learning rate of the last update before the checkpoint over that of the one before it."""
     optimizer_steps_before: int | None = None
     optimizer_steps_after: int | None = None
     params_equal: bool | None = None
     """Whether the first update after resume began with the parameters that were saved."""
     rng_equal: bool | None = None
+    optimizer_equal: bool | None = None
+    """Whether the optimizer began with the state that it had when the checkpoint was saved."""
+    rng_of_rank: tuple[int | None, ...] = ()
+    """For each rank: whose random state (as it was after the last update before the checkpoint) it put back; None where
+    it put none back or one that no rank had then."""
     overlap_updates: int = 0
     """Updates that both runs made after the checkpoint, so that they can be compared one by one."""
     first_difference: int | None = None
-    """First of those updates after which parameters differ."""
+    """First of those updates in which the two runs differ."""
+    tested: bool = False
+    """Whether the runs were made to be compared: then any difference counts."""
+    first_differs_in: str | None = None
+    """In what: "samples", "learning rate", "loss" or "parameters", cause before effect."""
+
+
+class OtherRun(BaseModel):
+    """A second watched run of the script to compare with: of another branch, or on one device."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    ranks: int
+    samples: float | None = None
+    """Samples per update over all ranks; None where ranks are not known to read different data."""
+    optimizer: str | None = None
+    peak_lr: float | None = None
+    warmup_updates: int | None = None
+    """Updates before the learning rate first reaches its peak."""
+    losses: tuple[float, ...] = ()
+    """Loss of each update as the script computes it, mean over ranks; NaN where it was none."""
 
 
 class WatchedRank(BaseModel):
@@ -68,6 +98,8 @@ class WatchedRank(BaseModel):
     optimizers: tuple[Mapping[str, Any], ...] = ()
     primary: int | None = None
     parameters: tuple[str, ...] = ()
+    replicated: tuple[bool, ...] = ()
+    """For each of ``parameters``: whether this rank holds a whole copy, not a shard."""
     unreduced: tuple[str, ...] = ()
     start_digests: tuple[int, ...] = ()
     claims: tuple[Mapping[str, Any], ...] = ()
@@ -76,6 +108,10 @@ class WatchedRank(BaseModel):
     evaluated: Mapping[str, Mapping[str, Sequence[int]]] = {}
     graphs_alive: int = 0
     collectives: Mapping[str, Sequence[float]] = {}
+    reductions: tuple[Mapping[str, float], ...] = ()
+    """Per DDP wrapper: ``comm_s`` of a backward pass from the first bucket to the last, and its ``exposed_s``."""
+    hooks: Mapping[str, float] = {}
+    """``calls`` of hooks and the ``cpu_s`` they took."""
     broken_hooks: Mapping[str, str] = {}
     threads: int = 0
     notes: Mapping[str, Any] = {}
@@ -92,11 +128,17 @@ class WatchedScript(JsonEvidence):
     hang_s: float | None = None
     """Seconds without progress after which the script was ended; None where it ended by itself."""
     stacks: Mapping[str, tuple[str, ...]] = {}
+    guards: Mapping[str, str] = {}
+    """Rank -> the place where it waited, for places that only some ranks reach by a condition on the rank."""
     cores: int | None = None
     expected: Mapping[str, int] = {}
     ranks: tuple[WatchedRank, ...] = ()
     workers: tuple[Mapping[str, Any], ...] = ()
     resume: ResumeFacts | None = None
+    baseline: OtherRun | None = None
+    """The run given as ``--baseline``."""
+    single: OtherRun | None = None
+    """The same command on one rank (``--compare-single``)."""
 
     @classmethod
     def assemble(cls, streams: Sequence[Stream]) -> Self | None:

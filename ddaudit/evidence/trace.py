@@ -56,6 +56,10 @@ class Job(BaseModel):
     vocab: int | None = None
     parameters: int | None = None
     flops_per_token: float | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    experts: int | None = None
     entropy_nats: float | None = None
     """Entropy rate of the data source: no honest loss stays below it."""
     loss_start_nats: float | None = None

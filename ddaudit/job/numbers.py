@@ -9,7 +9,7 @@ from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.job.load import LoadedJob
 from ddaudit.job.model import Layout, ModelShape, RunSettings
 
-__all__ = ["SHARED", "job_plan", "memory_floor", "numbers"]
+__all__ = ["SHARED", "job_plan", "memory_floor", "numbers", "state_bytes"]
 
 GIB = 1 << 30
 
@@ -199,10 +199,7 @@ def memory_floor(run: RunSettings, parameters: float | None) -> MemoryFloor | No
     dense = (parameters - experts) / (layout.tp * layout.pp)
     routed = experts / (layout.tp * layout.pp * layout.ep)
     parts = [(dense, layout.sharded), (routed, max(1, layout.sharded // layout.ep))]
-    weight, gradient, master, moment = PRECISIONS[run.precision]
-    states = OPTIMIZERS.get(_plain(run.optimizer), (None, 0))[1]
-    if _plain(run.optimizer) == "sgd" and run.momentum:
-        states = 1
+    weight, gradient, optimizer = state_bytes(run)
 
     def held(width: int, stage: int) -> float:
         """Bytes of ``width`` per parameter, sharded from this ZeRO stage on."""
@@ -212,9 +209,19 @@ def memory_floor(run: RunSettings, parameters: float | None) -> MemoryFloor | No
         parameters=dense + routed,
         weights_bytes=held(weight, 3),
         gradients_bytes=held(gradient, 2),
-        optimizer_bytes=held(master + moment * states, 1),
+        optimizer_bytes=held(optimizer, 1),
         gathered_bytes=_gathered(run.model, layout, weight),
     )
+
+
+def state_bytes(run: RunSettings) -> tuple[int, int, int]:
+    """Bytes per parameter of weights, gradients and optimizer (master copy and moments); needs ``precision``."""
+    assert run.precision is not None
+    weight, gradient, master, moment = PRECISIONS[run.precision]
+    states = OPTIMIZERS.get(_plain(run.optimizer), (None, 0))[1]
+    if _plain(run.optimizer) == "sgd" and run.momentum:
+        states = 1
+    return weight, gradient, master + moment * states
 
 
 def _expert_parameters(shape: ModelShape) -> float:

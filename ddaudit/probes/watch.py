@@ -23,8 +23,9 @@ __all__ = ["WatchParams", "watch"]
 
 
 class WatchParams(BaseModel):
-    """``script`` runs as ``__main__`` with ``argv``. With ``twice`` it first runs once in a process of its own, as the
-    leg that saves a checkpoint. ``label`` is for the reader. ``ddaudit watch`` itself runs any command instead."""
+    """``script`` runs as ``__main__`` with ``argv``. With ``twice`` it first runs once in a process of its own: as the
+    leg that saves a checkpoint, or where it saves none as the run to compare with. ``label`` is for the reader.
+    ``ddaudit watch`` itself runs any command instead."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,11 +93,15 @@ def _first_leg(path: Path, params: WatchParams, folder: Path, timeout_s: float) 
 
 
 def _close(context: ProbeContext, params: WatchParams, root: Path, code: int) -> None:
+    from ddaudit.watch.companion import other_run
     from ddaudit.watch.join import join
 
     streams = [s for s in read_streams(context.events.path.parent) if s.name == context.events.path.stem]
     resume = join(root, root / "this", streams, None) if params.twice else None
+    other = other_run(read_streams(root / "earlier" / "events" / "script"), "earlier") if params.twice else None
     script: dict[str, Any] = {"argv": [params.script, *params.argv], "exit_code": code, "cores": os.cpu_count()}
+    if other is not None and resume is None:
+        script |= dict.fromkeys(("single", "baseline"), other.model_dump(mode="json"))
     if resume is not None:
         script["resume"] = resume.model_dump(mode="json")
     with EventWriter(context.events.path.with_name(f"watch-{int(time.time())}.jsonl")) as writer:

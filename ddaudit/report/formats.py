@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from ddaudit.errors import UsageProblem
 from ddaudit.record import Record, write_atomically
 from ddaudit.registry import suggest
-from ddaudit.report.options import Options
+from ddaudit.report.options import PICTURES, Options
 
 __all__ = ["FORMATS", "WRITTEN", "Format", "render", "write_reports"]
 
@@ -58,6 +59,7 @@ def render(
     color: bool = False,
     ascii_only: bool = False,
     verbosity: int = 0,
+    pictures: bool = True,
 ) -> str:
     """Renders a record; see :class:`~ddaudit.report.options.Options` for the keywords.
 
@@ -66,7 +68,7 @@ def render(
     """
     if format not in FORMATS:
         raise UsageProblem(f"no format is called {format!r}", fix=suggest(format, FORMATS))
-    options = Options(run_dir, tuple(template_folders), width, color, ascii_only, verbosity)
+    options = Options(run_dir, tuple(template_folders), width, color, ascii_only, verbosity, pictures)
     return FORMATS[format].function()(record, options)
 
 
@@ -76,7 +78,8 @@ def write_reports(
     """Writes each format beside the record under its file name, atomically, and returns the paths."""
     written = []
     for name in formats:
-        text = render(record, name, run_dir=run_dir, template_folders=template_folders)
+        pictures = os.environ.get(PICTURES) != "0"
+        text = render(record, name, run_dir=run_dir, template_folders=template_folders, pictures=pictures)
         path = run_dir / FORMATS[name].file
         write_atomically(path, text)
         written.append(path)

@@ -18,6 +18,7 @@ DRAWERS: tuple[str, ...] = (
     "ddaudit.report.pictures_incident:incident",
     "ddaudit.report.pictures_training:training",
     "ddaudit.report.pictures_system:system",
+    "ddaudit.report.pictures_forecast:forecast",
 )
 
 

@@ -81,7 +81,9 @@ def _nothing_bad(record: Record) -> Iterator[Headline]:
         checks = len({f.check for f in passed})
         steps = len({f.step for f in passed if f.step})
         span = f" in {steps} step{'' if steps == 1 else 's'}" if steps else ""
-        yield Headline("Passed", f"{checks} check{'' if checks == 1 else 's'}{span}")
+        waived = sum(f.status is Status.WAIVED for f in record.findings)
+        aside = f"; {waived} finding{' is' if waived == 1 else 's are'} waived" if waived else ""
+        yield Headline("Passed", f"{checks} check{'' if checks == 1 else 's'}{span}{aside}")
     elif not record.findings:
         yield Headline("Why", "nothing was judged, so nothing is known")
 

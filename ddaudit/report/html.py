@@ -29,9 +29,10 @@ def render_html(record: Record, options: Options) -> str:
     """
     text, whole = _embedded(record)
     # json_text already took from `<`, `>` and `&` what HTML gives them; escaping again would break the JSON.
-    names = {"record_json": Markup(text), "record_whole": whole, "areas": areas(record)}  # noqa: S704
+    names = {"record_json": Markup(text), "record_whole": whole}  # noqa: S704
+    drawn = areas(record) if options.pictures else ()
     view = build_view(record, options.run_dir)
-    return render_template("report.html.j2", view, options.template_folders, html=True, **names)
+    return render_template("report.html.j2", view, options.template_folders, html=True, areas=drawn, **names)
 
 
 def _embedded(record: Record) -> tuple[str, bool]:

@@ -52,6 +52,8 @@ def _what(same: list[Group]) -> str:
     if len(same) > 1:
         check += f" and {len(same) - 1} more checks" if len(same) > 2 else f" and {visible(same[1].first.check, 120)}"
     step = f" in step {visible(group.first.step, 80)}" if group.first.step else ""
+    if check == "step" and step:  # the engine's own word for a step that did not run
+        check, step = step.removeprefix(" in "), ""
     return f"{check}{step}" + (f" ({group.where})" if group.where else "")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddaudit.errors import RunbookProblem, UsageProblem
-from ddaudit.limits import Limit
+from ddaudit.limits import Limit, share_of
 from ddaudit.registry import ProbeSpec, suggest
 from ddaudit.runbook import when
 from ddaudit.runbook.graph import needs_of, reachable
@@ -147,7 +147,7 @@ def limits(subject: Subject, step: Step) -> Iterator[RunbookProblem]:
 
 
 def _bounds(subject: Subject, step: Step, name: str, bounds: Mapping[str, Any]) -> Iterator[RunbookProblem]:
-    pending = {key for key, value in bounds.items() if next(references(value), None)}
+    pending = {k for k, value in bounds.items() if next(references(value), None) or (k != "source" and share_of(value))}
     try:
         Limit.model_validate({key: 0.0 if key in pending else value for key, value in bounds.items()}, strict=False)
     except ValidationError as error:

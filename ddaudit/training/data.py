@@ -171,6 +171,8 @@ class Feed:
             batch_sampler=self.sampler,
             num_workers=params.num_workers,
             collate_fn=collate,
+            # Whatever a rank was started by: a dataset need not be picklable, and workers share its memory.
+            multiprocessing_context="fork" if params.num_workers else None,
             generator=torch.Generator().manual_seed(params.seed),
         )
         self._iterator: Iterator[MicroBatch] | None = None
@@ -182,6 +184,10 @@ class Feed:
         epoch = self.sampler.epoch
         micro_batches = tuple(next(self._iterator).to(device) for _ in range(self.accumulation))
         return Window(micro_batches, epoch)
+
+    def workers(self) -> list[int]:
+        """Process ids of the loader's workers; none before the first window, and none without workers."""
+        return [w.pid for w in getattr(self._iterator, "_workers", ()) if w.pid is not None and w.is_alive()]
 
     def advance(self) -> None:
         """Marks the last window as trained; a new epoch starts a new pass over the loader."""

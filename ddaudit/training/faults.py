@@ -151,6 +151,41 @@ FAULTS: dict[str, Fault] = {
         "one all-reduce of each update takes 50 ms longer on the wire", MANY, "one rank has no peers to reduce with"
     ),
     "late-launch": Fault("the host works for 50 ms before it launches the forward pass"),
+    "slow-link": Fault(
+        "each bucket of gradients takes as long on the wire as its bytes take on a slow link, 50 ms for all of them",
+        ("data",),
+        "gradients are not reduced in buckets",
+        _not_zero2,
+        "gradients are not reduced in buckets",
+    ),
+    "slow-rank-blocked": Fault("the last rank's device takes 50 ms longer in each update", MANY, "there is one rank"),
+    "lateness-roams": Fault("the ranks take turns in being 50 ms late", MANY, "there is one rank"),
+    "host-work-on-rank0": Fault("rank 0 does 50 ms of work of its own in each update", MANY, "there is one rank"),
+    "forced-sync": Fault("ranks meet 200 times an update to average metrics", MANY, "there is one rank"),
+    "stage-imbalance": Fault("the last stage computes 50 ms longer", ("pipeline",), "the model has no stages"),
+    "expert-imbalance": Fault(
+        "all tokens go to the experts of the last rank, which work 50 ms for them", ("expert",), "there are no experts"
+    ),
+    "sequence-imbalance": Fault(
+        "the last replica reads the long samples and computes 50 ms for them",
+        ("data",),
+        "all ranks read the same samples, or an imbalance would look the same",
+        params={"ragged": True},
+    ),
+    "slow-storage": Fault("workers wait 5 ms for each sample", params={"num_workers": 1}),
+    "slow-decode": Fault("workers compute 5 ms for each sample", params={"num_workers": 1}),
+    "bursty-workers": Fault("every second batch takes 100 ms longer to load", params={"num_workers": 2}),
+    "worker-respawn": Fault("loader workers are started anew every few updates", params={"num_workers": 1}),
+    "worker-storm": Fault("every loader worker computes with many threads", params={"num_workers": 2}),
+    "thread-storm": Fault("every rank computes with many more threads than cores", params={"preset": "small"}),
+    "gc-uncoordinated": Fault("ranks collect garbage in turns, 50 ms each time"),
+    "memory-growth": Fault("2 MB are kept of every update"),
+    "memory-pressure": Fault("every update takes fresh memory from the system and gives it back"),
+    "core-contended": Fault("other processes compute on every core"),
+    "core-shared": Fault("another process computes on the core of the last rank", MANY, "there is one rank"),
+    "cpu-quota": Fault("a CPU quota of its cgroup holds the last rank back", MANY, "there is one rank"),
+    "item-now-and-then": Fault("nothing is wrong: the loss is read as a number once in 100 updates"),
+    "cold-cache": Fault("nothing is wrong: samples take 4 ms longer when they are read for the first time"),
     "untimed-work": Fault("50 ms of each update pass outside every timer"),
     "rng-identical": Fault(
         "all replicas draw the same random numbers", REPLICAS, "there is one replica, whose ranks must draw alike"

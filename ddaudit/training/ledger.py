@@ -42,10 +42,12 @@ class SyncLedger:
         self._queue = RunQueue()
         self.left: float | None = None
         """When the last blocking collective ended; None before the first."""
+        self.muted = False
+        """True in windows of a run that leave collectives of the loop's own records out."""
         self._clear()
 
     def _clear(self) -> None:
-        self.reductions = self.calls = self.bytes = self.timings = 0
+        self.reductions = self.calls = self.bytes = self.timings = self.extra = self.expert_tokens = 0
         self.wait_s = self.stage_wait_s = self.queued_s = 0.0
         self.stamps: list[tuple[int, float, float]] = []
         self.hidden_s: float | None = None
@@ -89,11 +91,11 @@ class SyncLedger:
     @contextmanager
     def off(self) -> Iterator[None]:
         """Forgets waits inside the block: bookkeeping of ours that the training would not do."""
-        kept = self.wait_s, self.queued_s, len(self.stamps)
+        kept = self.wait_s, self.queued_s, self.extra, len(self.stamps)
         try:
             yield
         finally:
-            self.wait_s, self.queued_s, stamps = kept
+            self.wait_s, self.queued_s, self.extra, stamps = kept
             del self.stamps[stamps:]
 
     @contextmanager
@@ -139,10 +141,15 @@ class SyncLedger:
 
     def all_reduce(self, value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """Sums ``value`` over ``group`` in place, as bookkeeping (not counted as gradient); None is a group of one."""
-        if group is not None:
+        if group is not None and not self.muted:
+            self.extra += 1
             with self.waiting(group):
-                dist.all_reduce(value, group=group)
+                self.meet(value, group)
         return value
+
+    def meet(self, value: Tensor, group: dist.ProcessGroup) -> None:
+        """The collective behind :meth:`all_reduce`."""
+        dist.all_reduce(value, group=group)
 
     def reduce_gradients(self, gradients: Sequence[Tensor], group: dist.ProcessGroup, divide_by: int) -> None:
         """Sums gradients over ``group`` through one flat buffer and divides them by ``divide_by``, in place."""
@@ -160,9 +167,12 @@ class SyncLedger:
             "grad_syncs": self.reductions / self.parameters if self.parameters else 0.0,
             "grad_sync_calls": float(self.calls),
             "grad_sync_bytes": float(self.bytes),
+            "extra_collectives": float(self.extra),
         }
         if self.timed:
             series |= {"comm_wait_s": self.wait_s, "stage_wait_s": self.stage_wait_s, "runqueue_comm_s": self.queued_s}
+        if self.expert_tokens:
+            series["expert_tokens"] = float(self.expert_tokens)
         if self.hidden_s is not None:
             series["comm_hidden_s"] = self.hidden_s
         self._clear()

@@ -26,6 +26,8 @@ from ddaudit.training.parallel import kind_of
 from ddaudit.training.parallel.contract import Place
 from ddaudit.training.params import TrainParams, geometry
 from ddaudit.training.record import Recorder, describe_job
+from ddaudit.training.vitals import Vitals
+from ddaudit.training.windows import run_windows
 
 __all__ = ["CAPTURED_UPDATES", "Trainer", "place_of", "train"]
 
@@ -70,6 +72,8 @@ class Trainer:
         self.shape = shape_of(params)
         self.source = MarkovSource(self.shape.vocab, params.seed)
         self.account = StepAccount(place.device)
+        self.vitals = Vitals()
+        self.window_code = 0
         self.updates_done = 0
         self.cleared = 0
 
@@ -108,6 +112,7 @@ class Trainer:
         """One optimizer step: read, forward and backward, synchronise, clip, update, tick, clear. Records it."""
         index, watch, parallel = self.updates_done, self.watch, self.parallel
         random = digest(checkpointing.random_state(self.place.device).values())
+        self.vitals.begin()
         watch.restart()
         with watch.span("input_s"):
             window = self.window()
@@ -127,11 +132,14 @@ class Trainer:
         with watch.span("loss_s"):
             loss = float(parallel.global_loss(window, total))
         values = self.account.close(watch, parallel.ledger)
+        values |= self.vitals.end(self.feed.workers())
         self.updates_done += 1
         self.feed.advance()
         with parallel.ledger.off():
             values |= self.facts(window, total, before)
         values |= {"loss_nats": loss, "lr": float(lr), **norms}
+        if self.params.windows:
+            values["window"] = float(self.window_code)
         values |= {"rng_digest": float(random), "scheduler_ticks": float(self.scheduler.last_epoch - ticks)}
         self.recorder.step(index, values, window.sample_ids, self.account.stamps)
         return values
@@ -180,6 +188,9 @@ class Trainer:
             values["update_norm"] = float(self.parallel.norm_of(change))
         if divisors:
             values["loss_divisor"] = sum(divisors) / len(divisors)
+        if (square := self.parallel.local_square) is not None:
+            values["grad_norm_local"] = float(square) ** 0.5
+            self.parallel.local_square = None
         if own := self.parallel.own_tokens(window):
             values["loss_local_nats"] = float(total) / own
         if names := self.parallel.replicated():
@@ -231,8 +242,12 @@ def train(params: TrainParams, context: ProbeContext) -> None:
         plant(trainer)
     trainer.prepare()
     resume(trainer, context)
-    with trainer.parallel.timing():
-        run(trainer, context)
+    trainer.vitals.open()
+    try:
+        with trainer.parallel.timing():
+            run(trainer, context)
+    finally:
+        trainer.vitals.close()
 
 
 def run(trainer: Trainer, context: ProbeContext) -> None:
@@ -242,6 +257,8 @@ def run(trainer: Trainer, context: ProbeContext) -> None:
         trainer.update()
         if trainer.updates_done == params.checkpoint_after:
             trainer.save_checkpoint(context.scratch / f"step-{trainer.updates_done}")
+    if params.windows:
+        run_windows(trainer)
     trainer.capture("param", params.steps - 1, {n: w.detach() for n, w in trainer.parallel.named_parameters().items()})
 
 

@@ -26,6 +26,24 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 Parallelism = Literal["single", "data", "sharded", "tensor", "pipeline", "expert", "context", "fsdp-tp", "hsdp"]
 
+WindowName = Literal[
+    "memory-input",
+    "no-sync",
+    "no-logging",
+    "sync-once",
+    "solo",
+    "swap",
+    "no-gc",
+    "one-thread",
+    "keep-memory",
+    "no-timers",
+    "idle-workers",
+]
+"""Windows of ``ddaudit.evidence.windows`` that a run may ask for; "normal" lies between any two."""
+
+APART = ("no-sync", "solo", "swap")
+"""Windows that need ranks which can do without their peers, or with a peer's data."""
+
 
 class TrainParams(BaseModel):
     """Parameters of one training run. The defaults are the ``tiny`` run that a CPU core finishes in about a second.
@@ -33,7 +51,9 @@ class TrainParams(BaseModel):
     ``lr`` None means what suits preset and optimizer (``tiny``: AdamW 0.01, SGD 0.5; both learn its source within 40
     updates). ``experts`` None means 4 for expert parallelism and a dense model for every other kind; a single-device
     reference for the former sets it to 4. ``plant_ms`` is how long a planted delay lasts, None its own length.
-    ``steps`` counts updates from the very first one, also when resuming.
+    ``steps`` counts updates from the very first one, also when resuming. After them come ``rounds`` rounds of A/B
+    ``windows`` (see ``ddaudit.training.windows``), each with one suspect taken out; a run with windows times steps and
+    is no training result.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,10 +78,13 @@ class TrainParams(BaseModel):
     drop_last: bool = True
     ragged: bool = False
     num_workers: int = Field(default=0, ge=0, le=64)
+    find_unused: bool = False
     capture: bool = False
     checkpoint: str = Field(default="none", pattern=r"^(none|end|step:[1-9][0-9]{0,8})$")
     resume_from: str | None = None
     seed: int = Field(default=1234, ge=0, lt=2**31)
+    windows: tuple[WindowName, ...] = ()
+    rounds: int = Field(default=3, ge=1, le=1000)
     plant: str = ""
     plant_ms: float | None = Field(default=None, ge=0.0, le=60_000.0)
 
@@ -176,6 +199,12 @@ def geometry(params: TrainParams, world_size: int) -> Geometry:
 
 def _refuse_misfits(params: TrainParams, axes: dict[str, int], accumulation: int) -> None:
     """Refuses what would deadlock or fail deep inside a library."""
+    apart = [name for name in params.windows if name in APART]
+    if apart and (params.parallel not in ("single", "data") or params.form.startswith("zero")):
+        raise UsageProblem(
+            f"ranks under {params.parallel} ({params.form}) cannot train apart, as the window {apart[0]!r} would",
+            expected="single, or plain data parallelism",
+        )
     if params.dataset_samples < params.global_batch:
         raise UsageProblem(
             f"dataset_samples {params.dataset_samples} is less than one global batch of {params.global_batch}"

@@ -43,10 +43,12 @@ def plant(trainer: Trainer) -> None:
     """
     from ddaudit.training import (  # noqa: F401 - they fill PLANTS
         planting_data,
+        planting_load,
         planting_resume,
         planting_state,
         planting_sync,
         planting_time,
+        planting_workers,
     )
 
     params = trainer.params

@@ -84,23 +84,93 @@ def late_launch(trainer: Trainer) -> None:
 
 @planter("slow-collective")
 def slow_collective(trainer: Trainer) -> None:
-    seconds, ledger, armed = length_s(trainer, 50.0), trainer.parallel.ledger, list[bool]()
+    seconds, armed = length_s(trainer, 50.0), list[bool]()
 
     def arm(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
         armed[:] = [True]  # what is reduced between updates is the recorder's own
         return accumulate(window)
 
-    def slow(all_reduce: Callable[..., Tensor], value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        if group is None or not armed:
-            return all_reduce(value, group)
-        armed.clear()
-        with ledger.waiting(group):
-            dist.all_reduce(value, group=group)
+    def slow(meet: Callable[..., None], value: Tensor, group: dist.ProcessGroup) -> None:
+        meet(value, group)
+        if armed:
+            armed.clear()
             time.sleep(seconds)  # the wire is slow, for all ranks alike
-        return value
 
     around(trainer.parallel, "accumulate", arm)
-    around(ledger, "all_reduce", slow)
+    around(trainer.parallel.ledger, "meet", slow)
+
+
+@planter("slow-link")
+def slow_link(trainer: Trainer) -> None:
+    seconds = length_s(trainer, 50.0)
+
+    def slow(reduced: Callable[..., Tensor], done: torch.futures.Future[list[Tensor]], launched: float) -> Tensor:
+        time.sleep(seconds * done.value()[0].numel() / trainer.parameters)
+        return reduced(done, launched)
+
+    around(trainer.parallel, "_reduced", slow)
+
+
+@planter("slow-rank-blocked")
+def slow_rank_blocked(trainer: Trainer) -> None:
+    seconds = length_s(trainer, 50.0)
+
+    def slow(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
+        with trainer.watch.span("forward_s"):
+            time.sleep(seconds)  # a device that takes longer uses no CPU time meanwhile
+        return accumulate(window)
+
+    if is_last_rank(trainer):
+        around(trainer.parallel, "accumulate", slow)
+
+
+@planter("lateness-roams")
+def lateness_roams(trainer: Trainer) -> None:
+    seconds, place = length_s(trainer, 50.0), trainer.place
+
+    def slow(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
+        if trainer.updates_done % place.world_size == place.rank:
+            with trainer.watch.span("forward_s"):
+                time.sleep(seconds)
+        return accumulate(window)
+
+    around(trainer.parallel, "accumulate", slow)
+
+
+@planter("host-work-on-rank0")
+def host_work_on_rank0(trainer: Trainer) -> None:
+    if trainer.place.rank == 0:
+        late_launch(trainer)
+
+
+@planter("forced-sync")
+def forced_sync(trainer: Trainer) -> None:
+    meetings = max(1, round(length_s(trainer, 50.0) * 1e3 * SYNCS_PER_MS))
+
+    def synced(accumulate: Callable[[Window], Tensor], window: Window) -> Tensor:
+        total = accumulate(window)
+        with trainer.watch.span("loss_s"):
+            for _ in range(meetings):  # a metric of each layer, averaged over the ranks and read at once
+                float(trainer.parallel.ledger.all_reduce(total.clone(), trainer.parallel.loss_group))
+        return total
+
+    around(trainer.parallel, "accumulate", synced)
+
+
+SYNCS_PER_MS = 4.0
+"""A small all-reduce over loopback takes a quarter of a millisecond."""
+
+
+@planter("stage-imbalance")
+def stage_imbalance(trainer: Trainer) -> None:
+    seconds = length_s(trainer, 50.0) / trainer.place.layout.accumulation
+
+    def slow(loss: Callable[..., Tensor], *args: Any) -> Tensor:
+        with trainer.watch.span("forward_s"):
+            work(seconds)  # only the last stage computes the loss: here it owns a head too large for its share
+        return loss(*args)
+
+    around(trainer.parallel, "micro_loss", slow)
 
 
 @planter("untimed-work")

@@ -11,14 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ddaudit.watch.fingerprint import hash_bytes
+from ddaudit.watch.fingerprint import hash_bytes, tensors
 
-__all__ = ["contents", "file_digest", "noted", "optimizer_steps"]
+__all__ = ["contents", "file_digest", "noted", "optimizer_steps", "state_digest"]
 
 #: A file up to this size is hashed whole; of a larger one, its ends and its size.
 WHOLE_BYTES = 64 << 20
 PART_BYTES = 4 << 20
 MAX_KEYS = 64
+#: Elements of optimizer state up to which it is digested at saves and at the first update.
+MAX_STATE = 1 << 28
 
 
 def file_digest(path: Path) -> str | None:
@@ -118,9 +120,22 @@ def noted(action: str, target: Any, item: Any, recorder: Any, seconds: float) ->
         "t": time.time(),
         "update": 0 if primary is None else primary.updates,
         "optimizer_steps": done,
+        "state": None if primary is None else state_digest(primary.optimizer),
         "seconds": seconds,
         **inside,
     }
+
+
+def state_digest(optimizer: Any) -> int | None:
+    """Digest of the state that an optimizer keeps for its parameters, in their order; None where it keeps none.
+
+    Counts of steps are left out: they are compared as numbers."""
+    found = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            found += [v for k, v in sorted(state.items()) if isinstance(v, Tensor) and v.dim() > 0]
+    return tensors(found) if found and sum(t.numel() for t in found) <= MAX_STATE else None
 
 
 def optimizer_steps(optimizer: Any) -> int | None:

@@ -1,7 +1,8 @@
 """What the script says about itself: its options with their help, its variables, and what it prints.
 
-A claim has a ``kind`` ("global_batch", "micro_batch", "accumulation", "updates", "warmup_updates"), a value and the
-place it was read from. Text is looked at for numbers only and not kept.
+A claim has a ``kind`` ("global_batch", "micro_batch", "accumulation", "updates", "warmup_updates", and "base_batch" and
+"base_rate" of a learning rate that is scaled with the batch), a value and the place it was read from. Text is looked at
+for numbers only and not kept.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
+
+from ddaudit.watch.source import is_own
 
 __all__ = ["Claims", "classify", "printed"]
 
@@ -29,6 +32,10 @@ _WHOLE = re.compile(r"(?<![\d.\w])\d+(?![\d.]*\d|\w)")
 _WORDS = re.compile(r"[^a-z0-9]+")
 _COUNTERS = frozenset({"global_step", "global_steps", "completed_steps", "num_updates", "optimizer_steps", "n_updates"})
 _ACCUMULATION = re.compile(r"^(grad(ient)?s?_)?accum(ulat\w*)?(_grad(ient)?s?)?(_(steps?|iters?|batches))?$")
+_BASE_BATCH = re.compile(r"^(base|ref|reference|lr|nominal)_(lr_|global_|total_)?(batch|bs)(_?size)?$")
+_BASE_RATE = re.compile(r"^(base|ref|reference)_(lr|learning_rate)$|^(blr|lr_base)$")
+_PER_BATCH = re.compile(r"\b(per|for|at)\b[^.;]{0,40}?\b(?P<value>\d{1,6})\b[^.;]{0,12}\b(samples|images|batch)|"
+                        r"\bbatch(?:[ _-]?size)?\s*(?:of|=)?\s*(?P<other>\d{1,6})\b", re.I)  # fmt: skip
 MAX_PRINTS, MAX_FRAMES, MAX_COUNTS = 400, 12, 16
 
 
@@ -38,12 +45,16 @@ def classify(name: str, text: str = "") -> str | None:
     words = f"{word.replace('_', ' ')} {text}"
     if _ACCUMULATION.match(word) or word in ("accumulate_grad_batches", "grad_acc_steps"):
         return "accumulation"
+    if _BASE_BATCH.match(word):
+        return "base_batch"
     if re.search(r"batch_?size$|^(global|total|effective)_batch$", word) and not re.match(r"(eval|val|test)", word):
         if _PER_RANK.search(words):
             return "micro_batch"
         return "global_batch" if _GLOBAL.search(words) else None
     if word in ("max_steps", "max_train_steps", "total_updates", "max_updates", "num_updates_total", "train_updates"):
         return "updates"
+    if _BASE_RATE.match(word):
+        return "base_rate"
     return "warmup_updates" if re.match(r"^(num_)?warm_?up(_(steps|iters|updates|iterations))?$", word) else None
 
 
@@ -65,8 +76,9 @@ class Claims:
         self._prints = 0
 
     def add(self, kind: str | None, value: Any, source: str) -> None:
-        """Keeps a claim about a positive whole number."""
+        """Keeps a claim about a positive whole number (about a rate, a positive number)."""
         whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
+        whole = whole or (kind == "base_rate" and isinstance(value, float) and 0 < value < 1e3)
         claim = {"kind": kind, "value": value, "source": source}
         if kind and whole and claim not in self.found and len(self.found) < 64:
             self.found.append(claim)
@@ -76,7 +88,13 @@ class Claims:
         for action in getattr(parser, "_actions", ()):
             value = getattr(namespace, action.dest, None)
             option = (action.option_strings or [action.dest])[-1]
-            self.add(classify(action.dest, str(action.help or "")), value, f"option {option}")
+            text = str(action.help or "")
+            self.add(classify(action.dest, text), value, f"option {option}")
+            if isinstance(value, float) and re.match(r"^((base|ref)_)?(lr|learning_rate|blr)$", action.dest):
+                found = _PER_BATCH.search(text)
+                if found is not None:
+                    self.add("base_batch", int(found["value"] or found["other"]), f"help of option {option}")
+                    self.add("base_rate", value, f"option {option}")
 
     def text(self, parts: tuple[Any, ...]) -> None:
         """Looks at what is about to be printed."""
@@ -112,7 +130,7 @@ def _scopes(frame: FrameType | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     shown = 0
     while frame is not None and shown < MAX_FRAMES:
         file = frame.f_code.co_filename
-        if "site-packages" not in file and "dist-packages" not in file and "ddaudit" not in file and "<" not in file:
+        if is_own(file):
             shown += 1
             yield frame.f_code.co_name, dict(frame.f_locals)
         frame = frame.f_back

@@ -53,6 +53,11 @@ class Parameters:
             before = self._arrived.get(index)
             self._arrived[index] = part.clone() if before is None else before + part
 
+    @property
+    def arrived(self) -> bool:
+        """True when gradients other than zero arrived in the chosen slices."""
+        return any(bool((part != 0).any()) for part in self._arrived.values())
+
     def cleared(self) -> bool:
         """True when no chosen parameter holds a gradient other than zero."""
         held = [p.grad for p in self.chosen if p.grad is not None]
@@ -103,10 +108,18 @@ class Parameters:
         norms = torch._foreach_norm(held) if len({g.dtype for g in held}) == 1 else [g.norm() for g in held]
         return float(torch.linalg.vector_norm(torch.stack([n.to(torch.float64) for n in norms])))
 
+    def replicated(self) -> list[bool]:
+        """For each digest: whether its parameters are whole copies, not shards of a DTensor."""
+        return [all(_whole(p) for p in group) for group in _groups(self.items)]
+
     def names(self, known: dict[int, str]) -> list[str]:
         """One name a digest."""
         groups = _groups(self.items)
         return [known.get(id(g[0]), "?") + (f" +{len(g) - 1}" if len(g) > 1 else "") for g in groups]
+
+
+def _whole(parameter: Tensor) -> bool:
+    return all(not (p.is_shard() or p.is_partial()) for p in getattr(parameter, "placements", ()))
 
 
 def _groups(items: Sequence[Tensor]) -> list[Sequence[Tensor]]:

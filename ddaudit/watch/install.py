@@ -18,6 +18,8 @@ import torch
 
 from ddaudit.evidence.events import EventWriter
 from ddaudit.watch.patching import after_import, wrap
+from ddaudit.watch.pauses import watch_pauses
+from ddaudit.watch.random_state import watch_restored
 from ddaudit.watch.recorder import Recorder
 from ddaudit.watch.report import Reporter
 from ddaudit.watch.saving import watch_saving
@@ -28,6 +30,8 @@ __all__ = ["install"]
 _installed: list[Recorder] = []
 _stack_files: list[TextIO] = []
 """Kept open for the life of the process: faulthandler writes to the file descriptor alone."""
+#: Collectives up to this size carry counters and losses, not gradients.
+TINY_BYTES = 1024
 COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast",
     "all_to_all", "all_to_all_single", "reduce", "barrier",
@@ -57,6 +61,8 @@ def install(folder: Path | None = None, writer: EventWriter | None = None, every
         _scaler,
         _collectives,
         watch_saving,
+        watch_pauses,
+        watch_restored,
         _talking,
         _ending,
     ):
@@ -69,6 +75,8 @@ def _stacks_on_demand(folder: Path) -> None:
     interpreter in a native call answers as well."""
     _stack_files.append((folder / f"stack-{os.getpid()}.txt").open("a", encoding="utf-8"))
     faulthandler.register(signal.SIGUSR2, _stack_files[-1], all_threads=True)
+    if not faulthandler.is_enabled():  # an abort in a backend's thread ends the rank without any exception
+        faulthandler.enable(_stack_files[-1], all_threads=True)
 
 
 def _optimizers(recorder: Recorder) -> None:
@@ -206,6 +214,9 @@ def _collectives(recorder: Recorder) -> None:
         size = float(sum(t.numel() * t.element_size() for t in tensors))
         recorder.moved["calls"] += 1
         recorder.moved["bytes"] += size
+        if size <= TINY_BYTES:
+            recorder.moved["tiny_calls"] += 1
+            recorder.moved["tiny_s"] += seconds
         recorder.spent["comm_wait_s"] += seconds
         total = recorder.reporter.sums.setdefault(name, [0.0, 0.0])
         total[0] += 1

@@ -51,8 +51,13 @@ class _Run:
         return float(table[row, column])
 
 
-def join(root: Path, run_dir: Path, streams: Sequence[Stream], continues: Path | None) -> ResumeFacts | None:
-    """Facts about resuming, or None when this run loaded nothing that a watched run under ``root`` saved."""
+def join(
+    root: Path, run_dir: Path, streams: Sequence[Stream], continues: Path | None, through: Path | None = None
+) -> ResumeFacts | None:
+    """Facts about resuming, or None when this run loaded nothing that a watched run under ``root`` saved.
+
+    ``through`` is a run of the same command that went on: its updates after the checkpoint are what the resumed run
+    should repeat, provided that it equals the interrupted run up to there."""
     mine = _read(streams, run_dir.name)
     if mine is None:
         return None
@@ -66,8 +71,22 @@ def join(root: Path, run_dir: Path, streams: Sequence[Stream], continues: Path |
         saves = [c for rank in other.script.ranks for c in rank.checkpoints if c["action"] == "save"]
         matching = [c for c in saves if c.get("digest") in digests] or (saves[-1:] if continues is not None else [])
         if matching:
-            return _facts(mine, other, matching[-1], loads)
+            return _facts(mine, _extended(other, through), matching[-1], loads)
     return None
+
+
+def _extended(other: _Run, through: Path | None) -> _Run:
+    """The interrupted run with the updates of the one that went on."""
+    whole = None if through is None else _read(read_streams(through / "events" / "script"), through.name)
+    if whole is None:
+        return other
+    columns = {step: i for i, step in enumerate(whole.trace.steps)}
+    same = [
+        not any(_differs(other, whole, row, i, columns[step], "parameters") for row in _common(other, whole))
+        for i, step in enumerate(other.trace.steps)
+        if step in columns
+    ]
+    return _Run(whole.trace, other.script, other.name) if same and all(same) else other
 
 
 def _earlier(root: Path, run_dir: Path) -> list[Path]:
@@ -89,6 +108,7 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
     overlap = sum(step >= at for step in columns)
     start = mine.script.ranks[0].start_digests if mine.script.ranks else ()
     before = other.trace.array("param_digests")
+    parted = _first_difference(mine, other, columns, at)
     known = before is not None and bool(start) and (before[0, last] >= -1).any()
     return ResumeFacts(
         earlier=other.name,
@@ -103,13 +123,22 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         lr_before=other.value("lr", 0, last),
         lr_expected=other.value("lr", 0, columns[at]) if at in columns else None,
         lr_after=mine.value("lr", 0, 0),
+        lr_soon=tuple(x for i in range(4) if (x := mine.value("lr", 0, i)) is not None),
+        lr_pace=_ratio(other.value("lr", 0, last), other.value("lr", 0, last - 1)),
         optimizer_steps_before=max(save.get("optimizer_steps") or [0]) or None,
         optimizer_steps_after=mine.script.ranks[0].notes.get("first_optimizer_step"),
         params_equal=_equal(before[0, last], start) if known and before is not None else None,
         rng_equal=_rng_equal(mine, other, columns.get(at)),
+        optimizer_equal=_optimizer_equal(mine, save),
+        rng_of_rank=_rng_of_rank(mine, other, last),
         overlap_updates=min(overlap, len(mine.trace.steps)),
-        first_difference=_first_difference(mine, other, columns, at),
+        first_difference=None if parted is None else parted[0],
+        first_differs_in=None if parted is None else parted[1],
     )
+
+
+def _ratio(value: float | None, before: float | None) -> float | None:
+    return None if value is None or not before else value / before
 
 
 def _counts_data(key: str) -> bool:
@@ -155,22 +184,51 @@ def _rng_equal(mine: _Run, other: _Run, column: int | None) -> bool | None:
     return all(known) if known else None
 
 
+def _optimizer_equal(mine: _Run, save: Mapping[str, Any]) -> bool | None:
+    """Compares the rank that saved with itself: shards differ between ranks."""
+    rank = next((r for r in mine.script.ranks if r.rank == save.get("rank", 0)), None)
+    before, after = save.get("state"), None if rank is None else rank.notes.get("state_loaded")
+    return None if before is None or after is None else bool(before == after)
+
+
+def _rng_of_rank(mine: _Run, other: _Run, last: int) -> tuple[int | None, ...]:
+    known = {other.value("rng_after", r, last): r for r in reversed(other.rows())}
+    found = []
+    for row, rank in enumerate(mine.script.ranks):
+        states = [float(x) for x in rank.notes.get("rng_restored", ())]
+        own = other.value("rng_after", row, last) if row in other.rows() else None
+        found.append(row if own in states and own is not None else next((known[s] for s in states if s in known), None))
+    return tuple(found)
+
+
 def _common(mine: _Run, other: _Run) -> Iterator[int]:
     yield from range(min(len(mine.trace.ranks), len(other.trace.ranks)))
 
 
-def _first_difference(mine: _Run, other: _Run, columns: Mapping[int, int], at: int) -> int | None:
-    a, b = mine.trace.array("param_digests"), other.trace.array("param_digests")
-    if a is None or b is None or a.shape[2] != b.shape[2]:
-        return None
+def _first_difference(mine: _Run, other: _Run, columns: Mapping[int, int], at: int) -> tuple[int, str] | None:
+    """The first update after the checkpoint in which the runs differ, and in what: cause before effect."""
     for offset in range(len(mine.trace.steps)):
         column = columns.get(at + offset)
         if column is None:
             return None
-        ours, theirs = a[0, offset], b[0, column]
-        if (ours > -2).any() and (theirs > -2).any() and not _same(ours, theirs):
-            return at + offset
+        for what in ("samples", "learning rate", "loss", "parameters"):
+            if any(_differs(mine, other, row, offset, column, what) for row in _common(mine, other)):
+                return at + offset, what
     return None
+
+
+def _differs(mine: _Run, other: _Run, row: int, offset: int, column: int, what: str) -> bool:
+    if what == "samples":
+        return mine.ids(row, offset) != other.ids(row, column)
+    if what == "parameters":
+        a, b = mine.trace.array("param_digests"), other.trace.array("param_digests")
+        if a is None or b is None or a.shape[2] != b.shape[2]:
+            return False
+        ours, theirs = a[row, offset], b[row, column]
+        return bool((ours > -2).any() and (theirs > -2).any() and not _same(ours, theirs))
+    name = "lr" if what == "learning rate" else "loss_raw"
+    values = mine.value(name, row, offset), other.value(name, row, column)
+    return None not in values and values[0] != values[1]
 
 
 def _same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:

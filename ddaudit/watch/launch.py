@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import psutil
 
 from ddaudit.errors import UsageProblem
 from ddaudit.evidence.events import read_streams
+from ddaudit.watch.source import guarded
 
 __all__ = ["Ended", "environment", "run_command"]
 
@@ -28,6 +30,8 @@ LOOK_S = 2.0
 #: CPU seconds a second below which a process counts as waiting (launchers poll now and then).
 IDLE_SHARE = 0.05
 GRACE_S = 10.0
+MAX_FRAMES = 32
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 @dataclass
@@ -38,6 +42,8 @@ class Ended:
     signal: str | None = None
     hang_s: float | None = None
     stacks: dict[str, list[str]] = field(default_factory=dict)
+    guards: dict[str, str] = field(default_factory=dict)
+    """By rank: where it waits, if only some ranks come there by a condition on the rank."""
     seconds: float = 0.0
 
 
@@ -48,10 +54,19 @@ def environment(folder: Path, every: int, base: Mapping[str, str]) -> dict[str, 
     return {**base, **ours, "DDAUDIT_WATCH_EVERY": str(every)}
 
 
-def run_command(argv: Sequence[str], env: Mapping[str, str], folder: Path, *, to_stderr: bool, hang_s: float) -> Ended:
+def run_command(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    folder: Path,
+    *,
+    to_stderr: bool,
+    hang_s: float,
+    until_saved: bool = False,
+) -> Ended:
     """Runs ``argv`` with this process's stdin, stdout and stderr (``to_stderr``: its stdout goes to our stderr).
 
-    Ends it when for ``hang_s`` seconds no rank wrote an event and no process of it used the CPU.
+    With ``until_saved`` it is killed, with all that it started, once a checkpoint was saved and two updates more were
+    made. Otherwise ends it when for ``hang_s`` seconds no rank wrote an event and no process of it used the CPU.
 
     Raises:
         UsageProblem: the program is not there or cannot be started.
@@ -65,18 +80,21 @@ def run_command(argv: Sequence[str], env: Mapping[str, str], folder: Path, *, to
     except OSError as error:
         raise UsageProblem(f"the program {argv[0]!r} did not start: {error.strerror}") from error
     with _forwarding(process):
-        ended = _wait(process, folder, hang_s)
+        ended = _wait(process, folder, hang_s, until_saved)
     ended.seconds = time.monotonic() - began
     return ended
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, hang_s: float) -> Ended:
+def _wait(process: subprocess.Popen[bytes], folder: Path, hang_s: float, until_saved: bool = False) -> Ended:
     seen, since, looked = _progress(process.pid, folder), time.monotonic(), time.monotonic()
     while True:
         try:
             code = process.wait(POLL_S)
         except subprocess.TimeoutExpired:
             now = time.monotonic()
+            if until_saved and _saved(folder):
+                _kill(process)
+                return Ended(128 + signal.SIGKILL, "SIGKILL")
             if now - looked < LOOK_S:
                 continue
             fresh = _progress(process.pid, folder)
@@ -87,7 +105,8 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, hang_s: float) -> Ende
                 return _end_hung(process, folder, now - since)
             continue
         name = signal.Signals(-code).name if code < 0 else None
-        return Ended(code if code >= 0 else 128 - code, name)
+        stacks = _stacks(folder) if code else {}
+        return Ended(code if code >= 0 else 128 - code, name, None, stacks, _guards(stacks))
 
 
 def _progress(pid: int, folder: Path) -> tuple[int, dict[int, float]]:
@@ -111,21 +130,61 @@ def _moved(before: tuple[int, dict[int, float]], after: tuple[int, dict[int, flo
 
 def _end_hung(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> Ended:
     """Asks every rank for its stacks, then ends the command and what it started."""
-    ranks = {int(e["place"]["pid"]): int(e["place"]["rank"]) for s in read_streams(folder) for e in s.of("rank")}
-    for pid in ranks:
+    for pid in _pids(folder):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGUSR2)
     time.sleep(1.0)  # the stacks are written by a signal handler in another process: there is no event to wait for
-    stacks = {str(rank): _stack(folder / f"stack-{pid}.txt") for pid, rank in ranks.items()}
-    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    stacks = _stacks(folder)
+    family = _family(process)
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_S)
-    for member in family:
+    _kill(process, family)
+    return Ended(124, None, seconds, stacks, _guards(stacks))
+
+
+def _saved(folder: Path) -> bool:
+    """True when a rank told of a saved checkpoint and has made two updates since."""
+    for stream in read_streams(folder):
+        told = stream.of("watched")
+        saves = [int(c["update"]) for e in told for c in e.get("checkpoints", ()) if c.get("action") == "save"]
+        if saves and max((int(e["step"]) for e in stream.of("step")), default=-1) >= min(saves) + 1:
+            return True
+    return False
+
+
+def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    return []
+
+
+def _kill(process: subprocess.Popen[bytes], family: Sequence[psutil.Process] | None = None) -> None:
+    """Kills the command and what it started, launcher last, so that it cannot start ranks anew."""
+    for member in _family(process) if family is None else family:
         with contextlib.suppress(psutil.Error):
             member.kill()
     process.wait()
-    return Ended(124, None, seconds, stacks)
+
+
+def _pids(folder: Path) -> dict[int, int]:
+    """Process id of each rank that reported -> its rank."""
+    return {int(e["place"]["pid"]): int(e["place"]["rank"]) for s in read_streams(folder) for e in s.of("rank")}
+
+
+def _stacks(folder: Path) -> dict[str, list[str]]:
+    """What ranks were doing when they were asked, or when a signal ended them."""
+    found = {str(rank): _stack(folder / f"stack-{pid}.txt") for pid, rank in _pids(folder).items()}
+    return {rank: lines for rank, lines in found.items() if lines}
+
+
+def _guards(stacks: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    found = {}
+    for rank, lines in stacks.items():
+        places = [(m["file"], int(m["line"])) for line in lines if (m := _FRAME.match(line))]
+        if (where := guarded(places)) is not None:
+            found[rank] = where
+    return found
 
 
 def _stack(path: Path) -> list[str]:
@@ -134,7 +193,7 @@ def _stack(path: Path) -> list[str]:
         return []
     text = path.read_text("utf-8", "replace")[-40_000:]
     main = text.rpartition("Current thread")[2] or text
-    return [line.strip() for line in main.splitlines() if line.strip().startswith("File ")][:12]
+    return [line.strip() for line in main.splitlines() if line.strip().startswith("File ")][:MAX_FRAMES]
 
 
 @contextlib.contextmanager

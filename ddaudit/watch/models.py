@@ -22,12 +22,13 @@ SYNCED = nn.SyncBatchNorm
 
 @dataclass
 class Call:
-    """One outermost call of a watched model. ``sync`` is None where no DDP wrapper was called."""
+    """One outermost call of a watched model. ``sync`` is None where no DDP or FSDP2 wrapper was called."""
 
     model: int
     grad: bool
     training: bool
     sync: bool | None
+    """Whether the wrapper is set to reduce gradients."""
     bypass: bool
     began: float
     seconds: float = 0.0
@@ -75,6 +76,22 @@ class Models:
                 "static_graph": bool(wrapper.static_graph),
             }
         )
+
+    def reductions(self) -> list[dict[str, float]]:
+        """What DDP's own timers say about the backward pass of each wrapper that was called, in seconds.
+
+        The smaller of its average, which holds the first passes and their connecting, and its latest sample."""
+        found = []
+        for wrapper in (r for r in self.roots.values() if isinstance(r, nn.parallel.DistributedDataParallel)):
+            told = wrapper._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+            times = [
+                (float(told.get(f"{kind}comm_time", 0)), float(told.get(f"{kind}compute_comm_overlap_time", 0)))
+                for kind in ("avg_backward_", "backward_")
+            ]
+            if all(comm > 0 for comm, _ in times):
+                exposed = min(max(0.0, comm - hidden) for comm, hidden in times)
+                found.append({"comm_s": min(comm for comm, _ in times) / 1e9, "exposed_s": exposed / 1e9})
+        return found
 
     def adopt(self, parameters: list[Tensor]) -> None:
         """Finds the outermost modules that own the given parameters, among all objects alive."""
@@ -135,7 +152,7 @@ class Models:
             model=id(module),
             grad=torch.is_grad_enabled(),
             training=module.training,
-            sync=bool(module.require_backward_grad_sync) if is_ddp else None,
+            sync=bool(module.require_backward_grad_sync) if is_ddp else reduces(module),
             bypass=id(module) in self.inner,
             began=time.perf_counter(),
             inputs=list(fingerprint.leaves([args, kwargs])),
@@ -147,3 +164,21 @@ class Models:
         call.seconds = time.perf_counter() - call.began
         self.on_leave(call)
         call.inputs = []
+
+
+def reduces(module: nn.Module) -> bool | None:
+    """Whether FSDP2 reduces gradients in the next backward pass; None for other modules."""
+    if not hasattr(module, "_get_fsdp_state"):
+        return None
+    wrapped: list[Any] = [m for m in module.modules() if hasattr(m, "_get_fsdp_state")]
+    states = (m._get_fsdp_state() for m in wrapped)
+    groups = (g for state in states for g in groups_of(state))
+    found = next(groups, None)
+    return None if found is None else bool(found.reduce_grads)
+
+
+def groups_of(state: Any) -> list[Any]:
+    """Parameter groups of one FSDP2 state; releases of torch differ in whether there is one or several."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    one = getattr(state, "_fsdp_param_group", None)
+    return list(several) if several else [one] if one is not None else []

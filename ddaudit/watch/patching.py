@@ -8,6 +8,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -23,6 +24,9 @@ class Guard:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.broken: dict[str, str] = {}
+        self.calls = 0
+        self.cpu_s = 0.0
+        """CPU time of our side of the hooks, in the threads that called them."""
 
     @property
     def active(self) -> bool:
@@ -32,6 +36,7 @@ class Guard:
         """The function's result, or None where it may not run or raised."""
         if not self.active or name in self.broken:
             return None
+        began = time.thread_time()
         try:
             return function(*args)
         except Exception:
@@ -39,6 +44,9 @@ class Guard:
             if os.environ.get("DDAUDIT_WATCH_DEBUG"):
                 sys.stderr.write(f"ddaudit: hook {name} broke\n{self.broken[name]}")
             return None
+        finally:
+            self.calls += 1
+            self.cpu_s += time.thread_time() - began
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

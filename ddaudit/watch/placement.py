@@ -64,7 +64,7 @@ def parallelism(recorder: Recorder, world: int) -> dict[str, Any]:
         "world_size": world,
         "dp": world if flat else None,
         "optimizer": type(primary.optimizer).__name__ if primary is not None else None,
-        "lr": float(group["lr"]) if "lr" in group else None,
+        "lr": max(float(group["lr"]), float(group.get("initial_lr", 0.0))) if "lr" in group else None,
         "parameters": primary.parameters.numel if primary is not None else None,
     }
     return {k: v for k, v in found.items() if v is not None}

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ddaudit.watch.fingerprint import hash_bytes
+from ddaudit.watch.patching import wrap
 
-__all__ = ["streams", "torch_stream", "worker_streams"]
+if TYPE_CHECKING:
+    from ddaudit.watch.recorder import Recorder
+
+__all__ = ["streams", "torch_stream", "watch_restored", "worker_streams"]
+
+MAX_RESTORED = 16
 
 
 def torch_stream() -> int:
@@ -42,3 +49,22 @@ def worker_streams(dataset: Any) -> dict[str, int]:
         elif kind.__module__.startswith("numpy.random") and hasattr(value, "get_state"):
             found[f"dataset.{name}"] = hash_bytes(value.get_state()[1].tobytes())
     return found
+
+
+def watch_restored(recorder: Recorder) -> None:
+    """Notes the states that the script puts into torch's generator before its first update, as a resumed run does."""
+
+    def restoring(original: Callable[..., Any]) -> Callable[..., Any]:
+        def restore(state: Any) -> None:
+            original(state)
+            recorder.guard.call("rng-restored", note)
+
+        return restore
+
+    def note() -> None:
+        kept = recorder.reporter.notes.setdefault("rng_restored", [])
+        if recorder.primary is None and len(kept) < MAX_RESTORED:
+            kept.append(torch_stream())
+
+    wrap(torch.random, "set_rng_state", restoring)
+    torch.set_rng_state = torch.random.set_rng_state

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddaudit.watch import fingerprint, losses, random_state
+from ddaudit.watch import checkpoints, fingerprint, losses, random_state
 from ddaudit.watch.gradients import Parameters
 from ddaudit.watch.loaders import Batch, Loaders
 from ddaudit.watch.models import Call, Models
@@ -27,6 +27,7 @@ __all__ = ["Recorder"]
 FULL_UPDATES = 24
 #: Bytes of parameters and gradients that are digested per update on average (xxh3: about 10 GB/s).
 DIGEST_BYTES = 16 << 20
+MOVED = ("calls", "bytes", "tiny_calls", "tiny_s")
 
 
 class Recorder:
@@ -44,13 +45,13 @@ class Recorder:
         self.rows = 0
         self.backward_depth = 0
         self.scale = 1.0
-        self.spent = {"forward_s": 0.0, "backward_s": 0.0, "comm_wait_s": 0.0, "checkpoint_s": 0.0}
-        self.moved = {"calls": 0.0, "bytes": 0.0}
+        self.spent = {"forward_s": 0.0, "backward_s": 0.0, "comm_wait_s": 0.0, "checkpoint_s": 0.0, "gc_s": 0.0}
+        self.moved = dict.fromkeys(MOVED, 0.0)
         self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
         self.alive: list[weakref.ref[Any]] = []
         self._fetching: dict[str, int] = {}
         self._last_wait, self._last_cpu = 0.0, time.process_time()
-        self._last_run_wait = 0.0
+        self._last_runqueue = 0.0
         self._norms = math.nan
         self.loaders.on_fetch = self._on_fetch
         self.models.on_enter, self.models.on_leave = self._on_enter, self._on_leave
@@ -79,14 +80,21 @@ class Recorder:
         window = self.window(optimizer)
         if _only_initialises(window, closure):
             return
-        if self.primary is None:
-            known = list(self.windows.values())
-            self.primary = max(known, key=lambda w: (w.parameters.numel, -w.number))
-            self.reporter.begin(self)
-            self.reporter.start_digests(window.parameters.digests() if window is self.primary else [])
+        self._elect(window)
         window.entered = time.perf_counter()
         if not closure:
             self._read_stepped(window)
+
+    def _elect(self, window: Window) -> None:
+        """Chooses the optimizer whose updates count: the largest one, unless it is never used."""
+        idle = self.primary is not None and not self.primary.updates and window.updates > 0
+        if self.primary is not None and not idle:
+            return
+        known = [window] if idle else list(self.windows.values())
+        self.primary = max(known, key=lambda w: (w.parameters.numel, w is window, -w.number))
+        self.reporter.begin(self)
+        self.reporter.notes["state_loaded"] = checkpoints.state_digest(window.optimizer)
+        self.reporter.start_digests(window.parameters.digests() if window is self.primary else [])
 
     def _read_stepped(self, window: Window) -> None:
         window.parameters.read("stepped")
@@ -109,7 +117,7 @@ class Recorder:
     def _reset_times(self) -> None:
         for name in self.spent:
             self.spent[name] = 0.0
-        self.moved = {"calls": 0.0, "bytes": 0.0}
+        self.moved = dict.fromkeys(MOVED, 0.0)
         self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
 
     def input_seconds(self) -> float:
@@ -123,11 +131,11 @@ class Recorder:
         spent, self._last_cpu = now - self._last_cpu, now
         return spent
 
-    def run_wait_seconds(self) -> float:
+    def runqueue_seconds(self) -> float:
         """Time that this thread waited for a core since this was last asked (schedstat's second field)."""
         file = Path("/proc/thread-self/schedstat")
         now = int(file.read_text("ascii").split()[1]) / 1e9 if file.exists() else 0.0
-        waited, self._last_run_wait = now - self._last_run_wait, now
+        waited, self._last_runqueue = now - self._last_runqueue, now
         return waited
 
     # -- data and models ----------------------------------------------------------------------------------------
@@ -185,7 +193,7 @@ class Recorder:
     def before_backward(self, roots: Any) -> Back | None:
         """Sees whether gradients were cleared, and takes the loss's graph apart."""
         for window in self.windows.values():
-            if window.parameters.cleared():
+            if window.parameters.cleared() and not window.unreduced:
                 window.mark_cleared()
             window.touched = False
         found = [roots] if isinstance(roots, Tensor) else list(roots)
@@ -223,7 +231,7 @@ class Recorder:
         touched = [w for w in windows if w.parameters.touched] or windows
         for window in touched:
             window.parameters.touched = False
-            window.backs.append(back)
+            window.add(back)
             window.parameters.read("arrived")
             window.parameters.read("ended")
         for window in windows:
@@ -246,6 +254,7 @@ class Recorder:
             scaled = any(b.scale != 1.0 for b in window.backs)
             window.clips += 1
             window.early_clips += int(scaled and not window.unscaled)
+            window.clipped_at = len(window.backs)
 
     def clip_ended(self, norm: Any, limit: float) -> None:
         """The norm by which this rank clipped."""

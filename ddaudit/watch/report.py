@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ddaudit.evidence.events import EventWriter
 from ddaudit.redact import redact_text
+from ddaudit.watch import random_state
 from ddaudit.watch.checkpoints import optimizer_steps
 from ddaudit.watch.claims import Claims
 from ddaudit.watch.loaders import Batch
 from ddaudit.watch.placement import parallelism, place
+from ddaudit.watch.source import guarded
 from ddaudit.watch.windows import Window
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ class Reporter:
             optimizers=[_optimizer(w, recorder) for w in recorder.windows.values()],
             primary=None if primary is None else primary.number,
             parameters=[] if primary is None else primary.parameters.names(names),
+            replicated=[] if primary is None else primary.parameters.replicated(),
             unreduced=[] if primary is None else _unreduced(recorder, primary, names),
             start_digests=self._start,
             claims=self.claims.found,
@@ -130,6 +133,8 @@ class Reporter:
             evaluated={str(k): v for k, v in self._evaluated.items()},
             graphs_alive=sum(r() is not None for r in recorder.alive),
             collectives=self.sums,
+            reductions=recorder.guard.call("reductions", recorder.models.reductions) or [],
+            hooks={"calls": recorder.guard.calls, "cpu_s": recorder.guard.cpu_s},
             broken_hooks={k: v[-600:] for k, v in recorder.guard.broken.items()},
             threads=int(recorder_threads()),
             notes={k: v for k, v in self.notes.items() if k not in ("rank", "world_size")},
@@ -153,6 +158,7 @@ class Reporter:
             "type": kind.__name__,
             "text": redact_text(str(error))[:400],
             "frames": [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[-6:]],
+            "guard": guarded((f.filename, f.lineno or 0) for f in reversed(frames)),
         }
 
 
@@ -172,9 +178,7 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
     return {
         "lr": float(group.get("lr", math.nan)),
         "loss_raw": sum(losses) / len(losses) if losses else math.nan,
-        "loss_bad": float(
-            any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs) if x)
-        ),
+        "loss_bad": float(any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs))),
         "passes": float(len(window.backs)),
         "micro_batches": window.micro_batches(),
         "samples": window.samples(),
@@ -185,23 +189,31 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
         "bypassed": float(sum(table)),
         "clips": float(window.clips),
         "early_clips": float(window.early_clips),
+        "local_clips": float(window.local_clips),
         "clip_norm": window.clip_norm,
         "clip_limit": window.clip_limit,
         "input_s": recorder.input_seconds(),
         **recorder.spent,
         "optimizer_s": max(0.0, now - window.entered - window.inside_s),
         "cpu_s": recorder.cpu_seconds(),
-        "run_wait_s": recorder.run_wait_seconds(),
+        "runqueue_s": recorder.runqueue_seconds(),
         "scale": window.backs[-1].scale if window.backs else math.nan,
         "rss_bytes": recorder.resident_bytes(),
         "graphs_alive": float(sum(r() is not None for r in recorder.alive)),
         "rng_digest": recorder.draws["before"],
         "rng_fetch_digest": recorder.draws["fetch"],
         "rng_forward_draws": recorder.draws["forward"],
-        "collective_calls": recorder.moved["calls"],
-        "collective_bytes": recorder.moved["bytes"],
+        "rng_after": float(random_state.torch_stream()),
+        **_moved(recorder),
+        "lost_grads": float(window.lost),
         "unscaled": float(window.unscaled),
     }
+
+
+def _moved(recorder: Recorder) -> dict[str, float]:
+    moved = recorder.moved
+    names = {"collective_calls": "calls", "collective_bytes": "bytes", "tiny_calls": "tiny_calls", "tiny_s": "tiny_s"}
+    return {name: moved[key] for name, key in names.items()}
 
 
 def _data(window: Window) -> dict[str, Any]:

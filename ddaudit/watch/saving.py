@@ -28,6 +28,7 @@ def watch_saving(recorder: Recorder) -> None:
         if found is not None and len(recorder.reporter.saves) < MAX_NOTED:
             recorder.reporter.saves.append(found | {"rank": recorder.distributed[0]})
             recorder.spent["checkpoint_s"] += seconds
+            recorder.reporter.summary(recorder)  # a rank that is killed now has told of it
 
     def save(original: Callable[..., Any]) -> Callable[..., Any]:
         def saving(item: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,7 +51,33 @@ def watch_saving(recorder: Recorder) -> None:
     wrap(torch, "save", save)
     wrap(torch, "load", load)
     torch.serialization.save, torch.serialization.load = torch.save, torch.load
+    after_import("safetensors.torch", lambda module: _safetensors(module, recorder, note))
     after_import("torch.distributed.checkpoint", lambda module: _distributed(module, recorder, note))
+
+
+def _safetensors(module: ModuleType, recorder: Recorder, note: Callable[..., None]) -> None:
+    """Frameworks write weights with safetensors, and only the rest with ``torch.save``."""
+
+    def saving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            result = original(tensors, filename, *args, **kwargs)
+            recorder.guard.call("safe-save", note, "save", filename, tensors, time.perf_counter() - began)
+            return result
+
+        return save
+
+    def loading(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(filename: Any, *args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            result = original(filename, *args, **kwargs)
+            recorder.guard.call("safe-load", note, "load", filename, result, time.perf_counter() - began)
+            return result
+
+        return load
+
+    wrap(module, "save_file", saving)
+    wrap(module, "load_file", loading)
 
 
 def _distributed(module: ModuleType, recorder: Recorder, note: Callable[..., None]) -> None:

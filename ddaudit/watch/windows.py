@@ -41,6 +41,9 @@ class Window:
     unscaled: bool = False
     clips: int = 0
     early_clips: int = 0
+    local_clips: int = 0
+    """Clips of unreduced gradients to which a later backward pass added."""
+    clipped_at: int = 0
     clip_norm: float = math.nan
     clip_limit: float = math.nan
     ticks: int = 0
@@ -55,14 +58,33 @@ class Window:
         self.backs.clear()
         self.parameters.forget()
 
+    @property
+    def unreduced(self) -> bool:
+        """FSDP2 keeps what it has not reduced yet out of sight: no gradient in place does not mean that it was
+        cleared."""
+        sharded = any(hasattr(p, "_local_tensor") for p in self.parameters.items[:1])
+        return sharded and bool(self.backs) and self.backs[-1].synced is False
+
+    @property
+    def lost(self) -> bool:
+        """Gradients arrived by backward, and the optimizer steps without any (or with zeros only)."""
+        return bool(self.backs) and self.parameters.arrived and self.parameters.cleared()
+
+    def add(self, back: Back) -> None:
+        """One more backward pass."""
+        if self.clipped_at and self.clipped_at == len(self.backs) and self.backs[-1].synced is False:
+            self.local_clips += 1
+        self.backs.append(back)
+
     def stepped(self) -> None:
         """Begins the next window."""
         self.updates += 1
         self.backs = []
         self.cleared = self.unscaled = False
-        self.clips = self.early_clips = self.ticks = 0
+        self.clips = self.early_clips = self.local_clips = self.ticks = 0
         self.clip_norm = math.nan
         self.entered = self.inside_s = 0.0
+        self.clipped_at = 0
         self.parameters.forget()
 
     def batches(self) -> list[Batch]:

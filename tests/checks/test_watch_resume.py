@@ -58,10 +58,38 @@ def test_an_exact_resume_is_quiet():
             {"ckpt.rng-missing", "ckpt.scaler-missing"},
         ),
         ({"mid_epoch": False, "order_changed": True}, {"resume.data-order-changed"}),
+        ({"optimizer_equal": False}, {"resume.optimizer-state-wrong"}),
+        ({"params_equal": False}, {"resume.not-exact"}),
+        ({"rng_of_rank": (0, 0)}, {"resume.rng-changed"}),
+        ({"lr_soon": (0.01, 0.001), "lr_pace": 0.99}, {"resume.lr-reset"}),
+        (
+            {"first_difference": 34, "first_differs_in": "loss", "rng_equal": True, "optimizer_equal": True},
+            {"resume.not-exact"},
+        ),
+        (
+            {"tested": True, "first_difference": 31, "first_differs_in": "samples"},
+            {"resume.data-order-changed"},
+        ),
+        ({"tested": True, "first_difference": 31, "first_differs_in": "learning rate"}, {"resume.lr-jump"}),
     ],
 )
 def test_each_fault_has_its_name(changed: dict[str, Any], expected: set[str]):
     assert said(**changed) == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rng_equal": False, "rng_of_rank": (0, 1)},
+        {"first_difference": 31, "first_differs_in": "samples"},
+        {"lr_soon": (0.01, 0.02, 0.03), "lr_pace": 1.5},
+        {"lr_soon": (0.01, 0.0098), "lr_pace": 0.99},
+        {"optimizer_equal": True, "params_equal": True, "rng_of_rank": (0, 1)},
+    ],
+)
+def test_what_a_right_resume_may_show_is_no_fault(changed: dict[str, Any]):
+    """Making a loader draws a seed after states were put back, and a warm-up moves fast by itself."""
+    assert said(**changed) == set()
 
 
 def test_a_schedule_that_goes_on_without_stored_state_is_no_fault():

@@ -16,7 +16,7 @@ from tests.report import records
 
 def test_reports_are_written_under_their_names_without_leftovers(tmp_path: Path) -> None:
     written = write_reports(records.failed(), tmp_path, formats=FORMATS)
-    assert {p.name for p in written} == {"report.txt", "report.json", "report.html", "report.md", "junit.xml"}
+    assert {p.name for p in written} == {format.file for format in FORMATS.values()}
     assert {p.name for p in tmp_path.iterdir()} == {p.name for p in written}
     assert (tmp_path / "report.md").read_text(encoding="utf-8") == render(records.failed(), "md", run_dir=tmp_path)
 
@@ -68,5 +68,6 @@ def test_the_documentation_names_every_format_and_every_field_of_the_view() -> N
     for format in FORMATS.values():
         assert f"| `{format.name}` | `{format.file}` | {format.about} |" in page
     words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", page))))
-    for part in (model.View, model.Row, model.AnswerView, model.StepView, model.Matrix, model.Missing, model.Mark):
+    for part in (model.View, model.Row, model.AnswerView, model.StepView, model.Matrix, model.Missing, model.Mark,
+                 model.IncidentView, model.ProofLine, model.Node):  # fmt: skip
         assert {field.name for field in dataclasses.fields(part)} <= words, part

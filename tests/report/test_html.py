@@ -20,7 +20,7 @@ from tests.report.page import Page
 ALL = ["healthy", "failed", "not_a_number", "interrupted", "empty", "audit", "hostile"]
 KNOWN_TAGS = re.compile(
     "html|head|meta|title|link|style|body|a|header|div|h1|h2|h3|span|dl|dt|dd|pre|code|ul|li|nav|main|section|article|p|"
-    "details|summary|table|thead|tbody|tr|th|td|br|footer|script"
+    "details|summary|table|thead|tbody|tr|th|td|br|footer|script|ol|b"
 )
 
 

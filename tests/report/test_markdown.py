@@ -44,7 +44,17 @@ def test_tables_have_as_many_cells_in_each_row_as_heads(name: str) -> None:
 
 def test_headings_are_ours_alone() -> None:
     headings = re.findall(r"^#+ (.*)$", render(records.hostile(), "md"), re.M)
-    sections = ["Did not pass", "Seven questions", "Ready to scale?", "Steps", "Not measured", "Passed", "Environment"]
+    sections = [
+        "Did not pass",
+        "What proves it",
+        "Path taken",
+        "Seven questions",
+        "Ready to scale?",
+        "Steps",
+        "Not measured",
+        "Passed",
+        "Environment",
+    ]
     assert [h for h in headings if not re.match(r"[✖‼▲⊘] (FAIL|ERROR|WARN|WAIVED) ", h)] == [
         *sections,
         "How to repeat this",

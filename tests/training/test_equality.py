@@ -76,6 +76,14 @@ def test_the_effective_batch_is_factored_by_replicas_that_read_different_samples
     assert (trace.series("micro_batches") == expected[2]).all()
 
 
+@pytest.mark.parametrize("name", ["data", "data-accumulate", "data-zero1"])
+def test_replicas_tell_the_norm_of_their_own_gradient(name: str, traces: Traces) -> None:
+    """A mean of gradients is never longer than they are on average: the difference is the noise."""
+    own, averaged = traces[name].series("grad_norm_local"), traces[name].series("grad_norm")
+    assert (np.mean(own**2, axis=0) > np.mean(averaged**2, axis=0)).all()
+    assert not np.array_equal(own[0], own[1])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_measured_synchronisation_is_what_the_kind_needs(name: str, traces: Traces) -> None:
     trace = traces[name]

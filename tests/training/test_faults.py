@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from ddaudit.errors import UsageProblem
-from ddaudit.training import planting, planting_data, planting_resume, planting_state, planting_sync, planting_time
+from ddaudit.training import (
+    planting,
+    planting_data,
+    planting_load,
+    planting_resume,
+    planting_state,
+    planting_sync,
+    planting_time,
+    planting_workers,
+)
 from ddaudit.training.faults import FAULTS, KINDS, applicable, params_for, require
 from ddaudit.training.loop import Trainer
 from ddaudit.training.parallel.contract import Place
@@ -14,7 +23,15 @@ from ddaudit.training.params import VARIANTS, TrainParams, geometry
 
 
 def test_every_fault_has_code_and_every_code_a_fault() -> None:
-    modules = (planting_data, planting_resume, planting_state, planting_sync, planting_time)
+    modules = (
+        planting_data,
+        planting_load,
+        planting_resume,
+        planting_state,
+        planting_sync,
+        planting_time,
+        planting_workers,
+    )
     assert all(module.planter is planting.planter for module in modules)
     assert set(planting.PLANTS) == set(FAULTS)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import ddaudit
+from tests.conftest import ROOT, ddaudit
 
 TRAIN = """
 import sys, torch
@@ -43,12 +44,33 @@ def said(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def test_losses_are_bit_equal_and_the_output_passes_through(tmp_path: Path):
-    path = script(tmp_path)
-    plain = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
-    done = watch(tmp_path, sys.executable, str(path), json_=False)
+BUSY = (
+    """
+import os, subprocess, sys
+print("stdin says", sys.stdin.readline().strip(), flush=True)
+print(subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, text=True).stdout, flush=True)
+if (child := os.fork()) == 0:
+    print("forked", flush=True)
+    os._exit(3)
+print(os.WEXITSTATUS(os.waitpid(child, 0)[1]), flush=True)
+os.chdir("/")
+"""
+    + TRAIN
+)
+
+
+def test_losses_are_bit_equal_and_everything_else_passes_through(tmp_path: Path):
+    """A script that reads stdin, starts and forks processes and changes directory prints what it prints alone."""
+    path = script(tmp_path, BUSY)
+    said_in = {"input": "hello\n", "capture_output": True, "text": True, "cwd": tmp_path}
+    plain = subprocess.run([sys.executable, str(path)], check=True, **said_in)
+    code = "import sys; from ddaudit.cli.main import run; run()"
+    argv = [sys.executable, "-c", code, "watch", "--out", "runs", "--", sys.executable, str(path)]
+    done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, **said_in)
     assert done.returncode == 0, done.stderr
     assert done.stdout == plain.stdout
+    assert "stdin says hello\n42\n" in done.stdout
+    assert list((tmp_path / "runs").glob("*/report.md"))
 
 
 def test_json_has_stdout_for_itself(tmp_path: Path):

@@ -55,6 +55,7 @@ class Parallel:
         data_group: ranks that read different samples, or None.
         loss_group: ranks whose summed losses add up to the global batch's, or None.
         average_over: what summed gradients are divided by, N.
+        local_square: squared norm of this rank's gradient before it was averaged, where the kind sees it.
         divisors: what each micro-batch's mean loss was divided by in this update, for the record.
         model: this rank's part, with single-device parameter names. Set by :meth:`build`.
         module: what is called for a forward pass (``model``, or a wrapper of it).
@@ -70,6 +71,7 @@ class Parallel:
         self.loss_group: dist.ProcessGroup | None = None
         self.average_over = place.layout.dp
         self.divisors: list[float] = []
+        self.local_square: Tensor | None = None
 
     def build(self, model: Transformer) -> None:
         """Keeps or wraps this rank's part of the full model."""
@@ -125,6 +127,10 @@ class Parallel:
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
         """Context of one micro-batch's forward and backward; gradients need synchronising only in the ``last``."""
+        return nullcontext()
+
+    def alone(self, last: bool) -> AbstractContextManager[None]:
+        """Context of one micro-batch in which this rank exchanges no gradients, for windows that leave them out."""
         return nullcontext()
 
     def timing(self) -> AbstractContextManager[None]:

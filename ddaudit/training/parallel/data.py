@@ -36,7 +36,12 @@ class DataParallel(Parallel):
         self.data_group = self.loss_group = self.place.group("dp")
         self.model = model
         on_gpu = [self.place.device] if self.place.device.type == "cuda" else None
-        self.ddp = self.module = DistributedDataParallel(model, device_ids=on_gpu, process_group=self.data_group)
+        self.ddp = self.module = DistributedDataParallel(
+            model,
+            device_ids=on_gpu,
+            process_group=self.data_group,
+            find_unused_parameters=self.params.find_unused,
+        )
         self.ledger.parameters = len(self.named_parameters())
         # DDP checks the hook's signature: the second parameter must be called "bucket", and an annotation that is a
         # string (as in this file) is refused; a lambda has none.
@@ -44,6 +49,8 @@ class DataParallel(Parallel):
 
     def reduce_bucket(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Averages one bucket of gradients while the backward pass goes on."""
+        own = bucket.buffer().detach().square().sum()
+        self.local_square = own if self.local_square is None else self.local_square + own
         buffer = bucket.buffer().div_(self.average_over)
         self.ledger.count(buffer, len(bucket.parameters()))
         launched = self.ledger.launched()
@@ -59,6 +66,9 @@ class DataParallel(Parallel):
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
         # Without no_sync every micro-batch would pay for an all-reduce of which only the last is needed.
         return nullcontext() if last else self.ddp.no_sync()
+
+    def alone(self, last: bool) -> AbstractContextManager[None]:
+        return self.ddp.no_sync()
 
 
 class ZeroOne(DataParallel):

@@ -85,6 +85,7 @@ class Dispatch:
     def apply(self, rows: Tensor, counts: list[int]) -> Tensor:
         """Rows lie by source rank, then by local expert; each expert takes its pieces of all sources at once. An expert
         without tokens runs on none, so that its gradient exists and is zero."""
+        self.ledger.expert_tokens += rows.shape[0]
         pieces = list(torch.split(rows, counts))
         local = len(counts) // self.ranks
         for position, module in enumerate(self.layer.experts.values()):

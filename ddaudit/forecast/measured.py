@@ -1,0 +1,178 @@
+"""Reads what a run measured: steps of training, collectives, and who came late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddaudit.errors import EvidenceProblem
+from ddaudit.evidence import CollectiveSweep, Evidence, TrainingTrace
+from ddaudit.evidence.store import load_events
+from ddaudit.forecast.batch import NoiseScale, noise_scale
+from ddaudit.forecast.stragglers import spread_of
+from ddaudit.forecast.subject import Subject, from_trace
+
+__all__ = ["Measured", "RunFacts", "read_run"]
+
+KINDS: tuple[type[Evidence], ...] = (TrainingTrace, CollectiveSweep)
+#: Updates left out at the beginning: allocation, connection, warm-up of caches.
+WARM = 2
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One training step of a runbook: ``step_s`` is the median update of the slowest rank, with quartiles.
+
+    ``wait_s`` was blocked in collectives, ``hidden_s`` under compute; ``cpu_s`` is CPU time of one rank and update.
+    """
+
+    step: str
+    kind: str
+    subject: Subject
+    ranks: int
+    hosts: int
+    device: str
+    updates: int
+    step_s: float
+    low_s: float
+    high_s: float
+    wait_s: float = 0.0
+    hidden_s: float | None = None
+    cpu_s: float | None = None
+    input_s: float = 0.0
+    optimizer_s: float = 0.0
+    save_s: float | None = None
+    peak_bytes: float | None = None
+    spread: tuple[tuple[float, float], ...] = ()
+    noise: NoiseScale | None = None
+    losses: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Everything of a run that a forecast uses. ``skipped`` says what could not be used, and why."""
+
+    folder: str
+    steps: tuple[Measured, ...] = ()
+    sweeps: tuple[CollectiveSweep, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+
+
+def read_run(folder: Path, facts: Mapping[str, Any] | None = None) -> RunFacts:
+    """Reads the events of every step of a run folder.
+
+    Raises:
+        EvidenceProblem: no run folder, or none of its steps trained.
+    """
+    events = folder / "events"
+    if not events.is_dir():
+        raise EvidenceProblem(
+            "no events", where=str(folder), expected="a run folder that `ddaudit run` wrote", fix="ddaudit run"
+        )
+    steps: list[Measured] = []
+    sweeps: list[CollectiveSweep] = []
+    skipped: list[str] = []
+    for path in sorted(p for p in events.iterdir() if p.is_dir() and not p.is_symlink()):
+        found = load_events(folder, path.name, KINDS)
+        sweep, trace = found.get(CollectiveSweep.kind), found.get(TrainingTrace.kind)
+        if isinstance(sweep, CollectiveSweep):
+            sweeps.append(sweep)
+        if isinstance(trace, TrainingTrace):
+            seen = measure(path.name, trace)
+            if isinstance(seen, Measured):
+                steps.append(seen)
+            else:
+                skipped.append(seen)
+    return RunFacts(str(folder), tuple(steps), tuple(sweeps), facts or {}, tuple(skipped))
+
+
+def measure(step: str, trace: TrainingTrace) -> Measured | str:
+    """The numbers of one training; a sentence where it cannot be used."""
+    if trace.job.planted:
+        return f"{step}: a fault was planted ({trace.job.planted})"
+    subject = from_trace(trace.job)
+    if subject is None:
+        return f"{step}: the trace does not tell the model's layers, hidden, heads, vocabulary and batch"
+    table = trace.series("step_s")
+    if table is None or table.shape[1] < WARM + 3:
+        return f"{step}: fewer than {WARM + 3} updates were timed"
+    seconds = np.nanmax(table[:, WARM:], axis=0)
+    seconds = seconds[np.isfinite(seconds)]
+    if not seconds.size or float(np.min(seconds)) <= 0:
+        return f"{step}: updates without a time"
+    low, mid, high = (float(q) for q in np.quantile(seconds, (0.25, 0.5, 0.75)))
+    saves = [c.seconds for c in trace.checkpoints if c.action == "save" and c.seconds is not None]
+    return Measured(
+        step=step,
+        kind=trace.job.parallel or "single",
+        subject=subject,
+        ranks=len(trace.ranks),
+        hosts=len({r.host for r in trace.ranks}),
+        device=trace.ranks[0].device.partition(":")[0],
+        updates=int(seconds.size),
+        step_s=mid,
+        low_s=low,
+        high_s=high,
+        wait_s=_median(trace, "comm_wait_s") or 0.0,
+        hidden_s=_median(trace, "comm_hidden_s"),
+        cpu_s=_median(trace, "cpu_s"),
+        input_s=_median(trace, "input_s") or 0.0,
+        optimizer_s=_median(trace, "optimizer_s") or 0.0,
+        save_s=max(saves) if saves else None,
+        peak_bytes=_largest(trace, "device_bytes"),
+        spread=_spread(trace),
+        noise=_noise(trace),
+        losses=_losses(trace),
+    )
+
+
+def _median(trace: TrainingTrace, name: str) -> float | None:
+    table = trace.series(name)
+    if table is None or not np.isfinite(table[:, WARM:]).any():
+        return None
+    return float(np.nanmedian(table[:, WARM:]))
+
+
+def _largest(trace: TrainingTrace, name: str) -> float | None:
+    table = trace.series(name)
+    return None if table is None or not np.isfinite(table).any() else float(np.nanmax(table))
+
+
+def _spread(trace: TrainingTrace) -> tuple[tuple[float, float], ...]:
+    """Lateness of each rank and update: its own time, waiting for others left out, beyond the median of all."""
+    table, waits = trace.series("step_s"), trace.series("comm_wait_s")
+    if table is None:
+        return ()
+    own = table[:, WARM:] - (0.0 if waits is None else np.nan_to_num(waits[:, WARM:]))
+    own = own[np.isfinite(own)]
+    middle = float(np.median(own)) if own.size else 0.0
+    return spread_of([float(v) / middle - 1 for v in own]) if middle > 0 else ()
+
+
+def _noise(trace: TrainingTrace) -> NoiseScale | None:
+    """Gradient noise scale from each rank's own gradient and the averaged one."""
+    local, averaged = trace.series("grad_norm_local"), trace.series("grad_norm")
+    job = trace.job
+    if local is None or averaged is None or not (job.dp and job.micro_batch and job.accumulation):
+        return None
+    small = job.micro_batch * job.accumulation
+    squares = np.nanmean(local**2, axis=0)
+    whole = np.nanmean(averaged**2, axis=0)
+    kept = np.isfinite(squares) & np.isfinite(whole)
+    return noise_scale(_floats(squares[kept]), _floats(whole[kept]), small, small * job.dp)
+
+
+def _losses(trace: TrainingTrace) -> tuple[float, ...]:
+    table = trace.series("loss_nats")
+    if table is None or not np.isfinite(table).any():
+        return ()
+    return tuple(float(v) for v in np.nanmax(table, axis=0) if np.isfinite(v))
+
+
+def _floats(values: Any) -> Sequence[float]:
+    return [float(v) for v in values]
