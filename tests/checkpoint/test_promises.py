@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 from ddaudit.checkpoint.collect import Options, collect
 from ddaudit.checkpoint.folder import Folder
+from ddaudit.cli.checkpoint_audit import audit_path
 from tests.checkpoint import generate as g
 from tests.checkpoint.audit import audit, ids
 

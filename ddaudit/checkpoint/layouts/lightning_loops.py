@@ -51,6 +51,4 @@ def find_schedule(made: Checkpoint, flat: dict[str, Any], file: str, *, by_hand:
         if sum(told.values()) != counted:
             name, value = next(iter(told.items()))
             text = f"{name} is {value}; the loops counted {counted} steps of {len(told)} schedules"
-            made.fault(
-                "step.schedule-mismatch", text, file=file, key=name, measured=sum(told.values()), limit=counted
-            )
+            made.fault("step.schedule-mismatch", text, file=file, key=name, measured=sum(told.values()), limit=counted)
