@@ -63,7 +63,8 @@ def _missing(facts: CheckpointFacts) -> Finding:
     inferred = sorted({s.value for s in facts.steps if s.tensor_of})
     hint = f"; optimizer state says {inferred[-1]:g}" if inferred else ""
     text = f"no global step is stored{note}{hint}"
-    return finding("step.missing", text, where=Where(file=home(facts, "step"), key="global_step"))
+    kind = "step.unsaved" if area is not None and area.promise == "unsaved" else "step.missing"
+    return finding(kind, text, where=Where(file=home(facts, "step"), key="global_step"))
 
 
 def _directory(facts: CheckpointFacts, step: float, main: StepValue) -> Iterator[Finding]:
@@ -103,7 +104,7 @@ def _optimizer(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
     wanted = step - facts.skipped_updates
     allowed = {wanted, step} | {wanted / optimizers}
     off = [s for s in steps if s.value not in allowed]
-    if not off:
+    if not off or (optimizers > 1 and _shared(steps, wanted)):
         return
     by_value: dict[float, list[StepValue]] = defaultdict(list)
     for item in off:
@@ -125,6 +126,17 @@ def _optimizer(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
             unit="update",
             limit_source="global step minus skipped updates",
         )
+
+
+def _shared(steps: list[StepValue], wanted: float) -> bool:
+    """True when several optimizers, each with one step of its own, made the counted updates together.
+
+    One without a step of its own (SGD) may have made the rest.
+    """
+    each: dict[str, set[float]] = defaultdict(set)
+    for item in steps:
+        each[(item.tensor_of or "").rpartition(".")[0]].add(item.value)
+    return all(len(v) == 1 for v in each.values()) and sum(max(v) for v in each.values()) <= wanted
 
 
 def _others(facts: CheckpointFacts, step: float) -> Iterator[Finding]:

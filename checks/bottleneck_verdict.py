@@ -30,7 +30,7 @@ ALONE = {"bottleneck.core_share": {"warn_above": 1000.0}}
             ranks=2,
             params=SHORT,
             limits=ALONE,
-            planted={"plant": "slow-rank-blocked", "plant_ms": 100.0},
+            planted={"plant": "slow-rank-blocked", "plant_ms": 200.0},
             types="data",
         ),
         Plant(

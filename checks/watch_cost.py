@@ -190,13 +190,12 @@ def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:
     kept = {"unit": "share of the update", "limit": limits.own_time_share.warn_above,
             "limit_source": limits.own_time_share.source}  # fmt: skip
     # On a busy machine ranks wait for cores by turns: what the accused does must stand out of that.
-    if queued is not None and usual[row] < 2 * float(np.nanmedian(queued[:, 3:], axis=1).max()):
-        return None
+    noise = 0.02 if queued is None else max(0.02, 2 * float(np.nanmedian(queued[:, 3:], axis=1).max()))
     often = float((excess[row] > 0.5 * usual[row]).mean())
-    if usual[row] > 0.02 and often > 0.7 and limits.own_time_share.judge(share).value != "PASS":
+    if usual[row] > noise and often > 0.7 and limits.own_time_share.judge(share).value != "PASS":
         text = f"rank {row} works {usual[row] * 1e3:.0f} ms longer than the others in each update; they wait for it"
         return warn("perf.straggler-rank", text, measured=share, where=place(trace, row), **kept)
-    bursts = (excess[0] > 0.1) & (excess[0] > 3 * np.nanmedian(whole[0]))
+    bursts = (excess[0] > max(0.1, noise)) & (excess[0] > 3 * np.nanmedian(whole[0]))
     lost = float(excess[0][bursts].sum() / np.nansum(whole[0]))
     if 2 < bursts.sum() < 0.6 * len(bursts) and limits.own_time_share.judge(lost).value != "PASS":
         text = f"rank 0 works alone in {int(bursts.sum())} updates, {lost:.0%} of the run, while the others wait"

@@ -171,6 +171,8 @@ def _step_value(made: Checkpoint, value: Value, parts: list[str], number: float,
         owner = ".".join(p for p in parts if p not in ("step", "optimizer", "optim", "state"))
         return StepValue(**where, unit="update", tensor_of=owner or "?")
     if area == "schedule" and parts[-1] == "last_epoch":
+        if ".".join((*parts[:-1], "num_bad_epochs")) in made.values:  # on a plateau: once for each evaluation
+            return StepValue(**where, unit="update", lag=(-(2**60), 2**60))
         return StepValue(
             **where, unit=made.facts.get("schedule_unit", "update"), lag=made.facts.get("schedule_lag", (0, 0))
         )

@@ -22,6 +22,7 @@ _BUFFERS = (
     "attn.bias",
 )
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
+_FACTORED = ({"exp_avg_sq_row", "exp_avg_sq_col"}, {"row_var", "col_var"}, {"exp_avg_sq"}, {"variance"})
 _NAMES_MAX = 20
 _HEADS = ("lm_head.weight", "head.weight", "output.weight", "embed_out.weight", "decoder.weight")
 
@@ -83,7 +84,7 @@ def _one_group(
     named = [o for o in by_owner if o in by_name or canonical_weight(o) in by_name]
     kinds = Counter(w for words in by_owner.values() for w in words)
     _check_kinds(made, by_owner, kinds)
-    _check_dtypes(made, by_owner)
+    _check_dtypes(made, by_owner, weights)
     missing: list[str] = []
     by_names = len(named) * 2 > len(by_owner) or bool(made.param_shapes)
     numbered = not by_names and any(_number(o).isdigit() for o in by_owner)
@@ -116,7 +117,9 @@ def _check_kinds(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], kinds
     """Most parameters have exp_avg and exp_avg_sq: one that lacks either lost it."""
     usual = {word for word, n in kinds.items() if n * 2 > len(by_owner)}
     for owner, words in by_owner.items():
-        for word in sorted(usual - set(words)):
+        # Adafactor factors matrices into rows and columns, and keeps vectors whole.
+        whole = {w for form in _FACTORED for w in form if any(other <= set(words) for other in _FACTORED)}
+        for word in sorted(usual - set(words) - whole):
             some = next(iter(words.values()))
             made.fault(
                 "optimizer.state-missing",
@@ -127,12 +130,14 @@ def _check_kinds(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], kinds
             )
 
 
-def _check_dtypes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]]) -> None:
-    """All moments of one kind share a dtype."""
+def _check_dtypes(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], weights: list[Tensor]) -> None:
+    """All moments of one kind share a dtype, or each has its weight's."""
+    kept = Counter((t.dtype, t.shape) for t in weights)
     for word in sorted({w for words in by_owner.values() for w in words}):
         seen = Counter(words[word].dtype for words in by_owner.values() if word in words)
         usual = seen.most_common(1)[0][0]
-        for words in by_owner.values():
+        mine = Counter((words[word].dtype, words[word].shape) for words in by_owner.values() if word in words)
+        for words in by_owner.values() if mine - kept else ():
             tensor = words.get(word)
             if tensor is not None and tensor.dtype != usual:
                 text = f"{tensor.name} is {tensor.dtype}, the other {word} are {usual}"

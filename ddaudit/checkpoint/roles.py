@@ -75,6 +75,8 @@ _MOMENTS = {
     "v": "second", "square_avg": "second", "sum": "second", "acc_delta": "second", "exp_inf": "second", "momentum":
     "first",
     "velocity": "second",
+    "exp_avg_sq_row": "second", "exp_avg_sq_col": "second", "row_var": "second", "col_var": "second", "variance":
+    "second",
 }  # fmt: skip
 
 

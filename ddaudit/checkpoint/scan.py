@@ -53,7 +53,9 @@ class ArrayScan:
 
     def feed(self, block: Any) -> None:
         """One more block. Bytes of an element may be split over two blocks."""
-        view = memoryview(block).cast("B")
+        view = memoryview(block)
+        if view.format != "B" or view.ndim != 1:
+            view = view.cast("B")
         if self._tile is not None:
             self._hash(view)
         self._probe(view)
@@ -63,7 +65,7 @@ class ArrayScan:
         at = 0
         while at < len(view):
             take = min(self._room, len(view) - at)
-            self._tile.update(view[at : at + take])
+            self._tile.update(view if take == len(view) else view[at : at + take])
             self._room -= take
             at += take
             if not self._room:
@@ -106,9 +108,8 @@ class ArrayScan:
 
     def _floats(self, values: Any) -> None:
         # The dot product with zeros is NaN exactly when an element is not finite; with itself it could overflow.
-        zeros = _ZEROS[self.dtype][: len(values)]
         with np.errstate(invalid="ignore"):
-            suspicious = np.dot(values, zeros) != 0
+            suspicious = np.dot(values, _ZEROS[self.dtype][: len(values)]) != 0
         if suspicious:
             nan, inf = np.isnan(values), np.isinf(values)
             self._note(nan, inf)

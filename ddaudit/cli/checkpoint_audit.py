@@ -115,8 +115,8 @@ def judge_facts(facts: CheckpointFacts) -> list[Finding]:
     from ddaudit.engine.judge import judge
     from ddaudit.runbook.model import PlannedStep
 
-    loaded = packs.load(entries=False, environment=False)
-    broken = [f for f in loaded.failures if "checkpoint" in f.file]
+    loaded = packs.load(entries=False, environment=False, parts=("checks",))
+    broken = [f for f in loaded.failures if "checkpoint" in Path(f.file).name]
     if broken:
         raise Problem(f"the checkpoint checks do not load: {broken[0].error}", where=broken[0].file)
     step = PlannedStep(id="audit", title="audit", source="checkpoint audit", runbook="")

@@ -145,7 +145,14 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("DEGRADED", "step", "Check how the job counts samples.", "step.samples-mismatch step.loops step.other-counter"),
     ("DEGRADED", "step", "Use one value for both.", "state.disagrees world.disagrees"),
+    ("DEGRADED", "step", "Register an object that holds the step, so that it is saved.", "step.unsaved"),
     ("DEGRADED", "step", "Check that optimizer and schedule come from one save.", "step.rate"),
+    (
+        "DEGRADED",
+        "step",
+        "Resume from a checkpoint that ModelCheckpoint wrote during the epoch, or accept the lost batches.",
+        "step.epoch-left",
+    ),
     (
         "BROKEN",
         "model",

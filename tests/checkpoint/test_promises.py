@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 from ddaudit.checkpoint.collect import Options, collect
 from ddaudit.checkpoint.folder import Folder
+from ddaudit.cli.checkpoint_audit import audit_path
 from tests.checkpoint import generate as g
 from tests.checkpoint.audit import audit, ids
 
@@ -192,3 +193,21 @@ def test_names_alone_open_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder / "optimizer.pt").write_bytes(b"")
     kinds = {f.kind for f in collect(str(folder), Options(level="names")).facts.faults}
     assert kinds == {"rng.incomplete", "file.empty"}
+
+
+def test_a_lightning_save_after_a_fit_that_ended_within_an_epoch_is_degraded(tmp_path: Path) -> None:
+    state = g.lightning()
+    loop = state["loops"]["fit_loop"]
+    loop["epoch_progress"]["current"] = {"ready": 1, "completed": 1}
+    loop["epoch_loop.batch_progress"]["current"]["completed"] = 6
+    result = audit_path(str(g.save(state, tmp_path / "end.ckpt")))
+    assert result.word == "DEGRADED" and any(f.id.endswith("step.epoch-left") for f in result.findings)
+
+
+def test_a_lightning_schedule_by_epoch_is_held_against_the_loops_own_count(tmp_path: Path) -> None:
+    words = []
+    for last in (1, 0):
+        state = g.lightning(lr_schedulers=[{"last_epoch": last, "base_lrs": [0.1]}])
+        state["loops"]["fit_loop"]["epoch_loop.scheduler_progress"] = {"total": {"ready": 1, "completed": 1}}
+        words.append(audit_path(str(g.save(state, tmp_path / f"{last}.ckpt"))).word)
+    assert words == ["DEGRADED", "WRONG"]

@@ -89,6 +89,10 @@ def _world(made: Checkpoint, ranks: list[int]) -> None:
 
 def finish(made: Checkpoint) -> None:
     """After tensor values are known: processes = scheduler steps per optimizer step."""
+    groups = [n for n in made.values if n.startswith("optimizer") and "param_groups" in n]
+    if groups and not any(n.endswith("initial_lr") for n in groups):
+        made.promises["schedule"] = "unsaved"
+        made.promise_notes["schedule"] = "the optimizer's groups have no initial_lr, so none was attached to it"
     epoch, _, count = made.facts.get("accelerate_scheduler", (None, 0, 0))
     steps = [
         t.value
@@ -115,3 +119,8 @@ def _promise(reader: Reader, made: Checkpoint) -> None:
     made.promise_notes["step"] = (
         "accelerate counts micro-batches only; the step is in a registered object (custom_checkpoint_0.pkl)"
     )
+    told = ("custom_checkpoint_", "dl_state_dict", "sampler")
+    if not any(n.startswith(told) for n in reader.folder.here()):
+        # Neither a counter nor a stateful loader was given to accelerate: the script keeps both itself.
+        made.promises.update({"sampler": "unsaved", "step": "unsaved"})
+        made.promise_notes["step"] = "no counter was registered; the script must know the step, as by the folder's name"

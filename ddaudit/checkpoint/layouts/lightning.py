@@ -3,11 +3,13 @@ tree)."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ddaudit.checkpoint.flatten import add_tree
 from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.layouts import dcp, deepspeed
+from ddaudit.checkpoint.layouts.lightning_loops import check_epoch, find_schedule
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Completion, Position, StepValue
@@ -15,6 +17,7 @@ from ddaudit.inert import Malformed, looks_like_torch
 
 NAME = "lightning"
 META = "meta.pt"
+_OPTIMIZER = re.compile(r"optimizer_states\.(\d{1,4})\.")
 _VERSION = "pytorch-lightning_version"
 _KEYS = ("loops", "optimizer_states", "lr_schedulers", "callbacks", "hyper_parameters")
 
@@ -153,7 +156,9 @@ def _find_loops(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
     if processed and stepped and current is not None and in_epoch is not None:
         _check_current(made, current, in_epoch, max(1, round(processed / stepped)), file)
     _note_position(made, current, flat.get("epoch"), file)
-    _check_epoch(made, flat, file)
+    check_epoch(made, flat, file)
+    find_schedule(made, flat, file, by_hand=not stepped and bool(manual))
+    made.facts["optimizers"] = 1 + max((int(m[1]) for n in flat if (m := _OPTIMIZER.match(n))), default=0)
     if processed is not None:
         made.facts["micro_batches"] = processed
 
@@ -165,18 +170,6 @@ def _check_current(made: Checkpoint, current: int, stepped: int, accumulation: i
         key = "loops.fit_loop.epoch_loop.batch_progress.current.processed"
         text = f"{current} batches of this epoch are {wanted} optimizer steps, but {stepped} were counted"
         made.fault("step.loop-mismatch", text, file=file, key=key, measured=wanted, limit=stepped, unit="update")
-
-
-def _check_epoch(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
-    """An epoch that counts as completed before its last batch makes the resumed run skip the rest of it."""
-    head = "loops.fit_loop."
-    done = flat.get(head + "epoch_progress.current.completed")
-    ready = flat.get(head + "epoch_progress.current.ready")
-    if done is None or ready != done or not made.facts.get("batches_in_epoch"):
-        return
-    if flat.get(head + "epoch_loop.batch_progress.is_last_batch") is False:
-        text = "the epoch counts as completed although its last batch was not reached: the rest of it will be skipped"
-        made.fault("step.epoch-completed", text, file=file, key=head + "epoch_progress.current.completed")
 
 
 def _note_position(made: Checkpoint, current: int | None, epoch: Any, file: str) -> None:
