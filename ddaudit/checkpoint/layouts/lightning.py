@@ -138,19 +138,8 @@ def _find_loops(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
     processed = number("epoch_loop.batch_progress.total.processed")
     completed = number("epoch_loop.batch_progress.total.completed")
     ready = number("epoch_loop.batch_progress.total.ready")
-    if processed is not None and completed is not None and ready is not None and max(ready, processed) - completed > 1:
-        text = (
-            f"batch counters disagree: ready {ready}, processed "
-            f"{processed}, completed {completed} (a gap of one is normal)"
-        )
-        made.fault(
-            "step.loops",
-            text,
-            file=file,
-            key=head + "epoch_loop.batch_progress.total",
-            measured=ready - completed,
-            limit=1,
-        )
+    if processed is not None and completed is not None and ready is not None:
+        _check_counters(made, ready, processed, completed, file)
     current = number("epoch_loop.batch_progress.current.processed")
     in_epoch = number("epoch_loop.automatic_optimization.optim_progress.optimizer.step.current.completed")
     if processed and stepped and current is not None and in_epoch is not None:
@@ -161,6 +150,20 @@ def _find_loops(made: Checkpoint, flat: dict[str, Any], file: str) -> None:
     made.facts["optimizers"] = 1 + max((int(m[1]) for n in flat if (m := _OPTIMIZER.match(n))), default=0)
     if processed is not None:
         made.facts["micro_batches"] = processed
+
+
+def _check_counters(made: Checkpoint, ready: int, processed: int, completed: int, file: str) -> None:
+    """A batch is ready, then processed, then completed: a save finds at most one on its way."""
+    if max(ready, processed) - completed > 1:
+        made.fault(
+            "step.loops",
+            f"batch counters disagree: ready {ready}, processed {processed}, completed {completed}"
+            " (a gap of one is normal)",
+            file=file,
+            key="loops.fit_loop.epoch_loop.batch_progress.total",
+            measured=ready - completed,
+            limit=1,
+        )
 
 
 def _check_current(made: Checkpoint, current: int, stepped: int, accumulation: int, file: str) -> None:
