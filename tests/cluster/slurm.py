@@ -117,6 +117,9 @@ class Cluster:
         daemon = self.daemons.pop(f"n{number}")
         daemon.kill()
         daemon.wait()
+        for line in self.strays(f"SLURMD_NODENAME=n{number}"):
+            with suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
         self.run("scontrol", "update", f"nodename=n{number}", "state=down", "reason=test")
 
     @staticmethod
@@ -144,8 +147,8 @@ class Cluster:
     def state(self, job: str) -> str:
         return self.record(job).partition("JobState=")[2].partition(" ")[0]
 
-    def strays(self) -> list[str]:
-        """Living processes whose environment says that they belong to a job of this cluster."""
+    def strays(self, also: str = "") -> list[str]:
+        """Living processes whose environment says that they belong to a job of this cluster (and has ``also``)."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or (stat_fields(int(entry.name)) or ["Z"])[0] == "Z":
@@ -153,7 +156,11 @@ class Cluster:
             with suppress(OSError):
                 words = (entry / "environ").read_bytes().split(b"\0")
                 ours = f"SLURM_CONF={self.env['SLURM_CONF']}".encode()
-                if ours in words and any(w.startswith(b"SLURM_JOB_ID=") for w in words):
+                if (
+                    ours in words
+                    and (not also or also.encode() in words)
+                    and any(w.startswith(b"SLURM_JOB_ID=") for w in words)
+                ):
                     found.append(f"{entry.name} {(entry / 'cmdline').read_bytes()[:80]!r}")
         return found
 
