@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,13 +132,20 @@ def hosts(count: int, *, tag: str = "") -> Iterator[Hosts]:
 
 
 @contextmanager
-def relay(members: Sequence[Host], delay_ms: float) -> Iterator[list[Host]]:
-    """The same hosts on a second network, ``slow0``, on which every packet takes ``delay_ms``."""
+def relay(members: Sequence[Host], delay_ms: float) -> Iterator[tuple[list[Host], Callable[[], float]]]:
+    """The same hosts on a second network, ``slow0``, on which every packet takes ``delay_ms``, and a function that says
+    how long packets were really held (median, seconds)."""
     command = [sys.executable, str(Path(__file__).with_name("relay.py")), str(delay_ms)]
     process = subprocess.Popen([*command, *(h.namespace for h in members)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        yield [replace(host, address=f"10.78.0.{number}") for number, host in enumerate(members, 1)]
+        output = process.stdout
+
+        def held_s() -> float:
+            process.send_signal(signal.SIGUSR1)
+            return float(output.readline())
+
+        yield [replace(host, address=f"10.78.0.{number}") for number, host in enumerate(members, 1)], held_s
     finally:
         process.kill()
         process.wait()

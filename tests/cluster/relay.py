@@ -1,7 +1,7 @@
 """Delay between network namespaces, for kernels without netem: one TUN device in each, packets passed on later.
 
-``python relay.py DELAY_MS NAMESPACE...``: host i gets 10.78.0.i on device ``slow0``. Prints ``ready``. Ends with its
-parent.
+``python relay.py DELAY_MS NAMESPACE...``: host i gets 10.78.0.i on device ``slow0``. Prints ``ready``. At SIGUSR1 it
+prints the median seconds that packets were really held: on a busy machine more than was asked. Ends with its parent.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import heapq
 import os
 import select
 import signal
+import statistics
 import struct
 import subprocess
 import sys
 import time
+from collections import deque
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
@@ -49,12 +51,15 @@ def main() -> None:
     for device in devices:
         poll.register(device, select.EPOLLIN)
     waiting: list[tuple[float, int, int, bytes]] = []
+    held = deque[float](maxlen=5000)
+    signal.signal(signal.SIGUSR1, lambda *_: print(statistics.median(held or [delay_s]), flush=True))
     count = 0
     while True:
         now = time.monotonic()
         while waiting and waiting[0][0] <= now:
-            _, _, device, packet = heapq.heappop(waiting)
+            due, _, device, packet = heapq.heappop(waiting)
             os.write(device, packet)
+            held.append(time.monotonic() - due + delay_s)
         pause = max(0.0, waiting[0][0] - time.monotonic()) if waiting else -1
         for device, _ in poll.poll(pause):
             packet = os.read(device, 65536)
