@@ -49,7 +49,7 @@ def test_readme_starts_with_exactly_two_setup_commands():
     shell = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     assert [s.strip() for s in shell] == [
         "pip install -c constraints.txt . && ddaudit run",
-        "pip install -c constraints.txt '.[test]' && pytest",
+        "pip install -c constraints.txt '.[test]' && pytest -n 2 --dist loadfile",
     ]
     first = re.findall(r"```(\w*)\n", (ROOT / "README.md").read_text())
     assert first[0] == "sh"
