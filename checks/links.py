@@ -234,7 +234,7 @@ def paths(trials: LinkTrials, limits: NetLimits) -> Iterator[Finding]:
     bytes that each host counted. A rate is held against what the runbook expects, or else the hardware's own."""
     rated = [(m.gbps, m) for m in trials.meetings if not m.again and m.gbps is not None]
     if not rated:
-        yield skip("not measured: needs messages of two sizes between two hosts")
+        yield skip(f"bandwidth not measured: needs messages of two sizes whose times differ; {_wires(trials)}")
         return
     limit = limits.nominal_share
     for host in dict.fromkeys(trials.hosts.values()):
@@ -265,14 +265,17 @@ def _share(trials: LinkTrials, gbps: float | None, meeting: Meeting) -> tuple[fl
 
 def _told(trials: LinkTrials, rated: Sequence[tuple[float | None, Meeting]], slowest: Meeting) -> str:
     rates = [r for r, _ in rated if r is not None]
+    slow = f"{trials.hosts[slowest.source]} to {trials.hosts[slowest.target]}"
+    return f"one way {min(rates):.3g} to {max(rates):.3g} Gbit/s (slowest {slow}), {_wires(trials)}"
+
+
+def _wires(trials: LinkTrials) -> str:
+    """Latency, and which interfaces carried the bytes."""
     latencies = [m.latency_s for m in trials.meetings if not m.again]
     carriers = [_used(trials.interfaces, host) for host in dict.fromkeys(trials.hosts.values())]
     wires = [f"{used.host} {used.name} sent {used.sent / 1e6:.1f} MB" for used in carriers if used]
-    slow = f"{trials.hosts[slowest.source]} to {trials.hosts[slowest.target]}"
-    return (
-        f"one way {min(rates):.3g} to {max(rates):.3g} Gbit/s (slowest {slow}), latency {min(latencies) * 1e6:.0f} to"
-        f" {max(latencies) * 1e6:.0f} us; bytes went over {', '.join(wires[:8]) or 'interfaces that are not counted'}"
-    )
+    span = f"{min(latencies) * 1e6:.0f} to {max(latencies) * 1e6:.0f} us" if latencies else "not measured"
+    return f"latency {span}; bytes went over {', '.join(wires[:8]) or 'interfaces that are not counted'}"
 
 
 def _wrong_wire(trials: LinkTrials, host: str) -> Iterator[Finding]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ddaudit.errors import Exit
-from ddaudit.findings import Verdict
+
+if TYPE_CHECKING:  # every command loads this file, `--help` too
+    from ddaudit.findings import Verdict
 
 __all__ = ["EXIT_MAPS", "Warned", "coded", "exit_map_option", "mapped"]
 
@@ -39,7 +41,7 @@ def exit_map_option(function: F) -> F:
 
 def coded(verdict: Verdict | str, code: int) -> int:
     """The code, marked where it stands for a WARN."""
-    return Warned(code) if verdict == Verdict.WARN and code == 0 else code
+    return Warned(code) if verdict == "WARN" and code == 0 else code
 
 
 def mapped(argv: Sequence[str], code: int) -> int:
