@@ -218,9 +218,13 @@ class Server:
             _tell(rank, RELEASE)
 
     def _ask(self, *, stacks: bool) -> None:
+        for pid in self.ranks if stacks else ():
+            os.kill(pid, STACK_SIGNAL)  # still a child of ours, so the pid cannot be somebody else's
+        if stacks:
+            # The dump walks the frames of all threads without a lock: one that runs meanwhile can crash the rank, and
+            # the position wakes one.
+            time.sleep(0.1)
         for rank in self.ranks.values():
-            if stacks:
-                os.kill(rank.pid, STACK_SIGNAL)  # still a child of ours, so the pid cannot be somebody else's
             _tell(rank, REPORT)
 
     def _kill_all(self) -> None:
