@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,16 @@ def test_a_rank_that_waits_for_a_core_is_late_but_not_to_blame():
     (finding,) = asked("bottleneck.straggler", run([0.0, 0.04], **starved))
     assert finding.status.value == "PASS"
     assert "its waiting for a core is 40.0 ms longer" in finding.text
+
+
+def test_a_few_steps_accuse_nobody():
+    """One hiccup of the host can cover most of five short steps: that is no persistence."""
+    given = run([0.0, 0.04])
+    short = {name: replace(array, values=array.values[:, :6]) for name, array in given.arrays.items()}
+    facts = {**given.facts, "steps": given.facts["steps"][:6]}
+    (finding,) = asked("bottleneck.straggler", TrainingTrace(facts=facts, arrays=short))
+    assert finding.status.value == "PASS"
+    assert "5 steps are too few" in finding.text and "next probe" in finding.text
 
 
 def test_lateness_that_takes_turns_is_no_straggler():

@@ -95,7 +95,7 @@ def test_a_hung_rank_is_named_with_state_position_and_stacks(session: Session, c
     assert (finding["status"], finding["id"], finding["severity"]) == ("FAIL", "launch.rank-hung", "critical"), SEED
     assert finding["where"]["rank"] == case["rank"], (SEED, finding["text"])
     facts = result["facts"]
-    assert facts["timed_out"] and facts["seconds"] < 3 * HANG_TIMEOUT_S
+    assert facts["timed_out"] and facts["seconds"] < HANG_TIMEOUT_S + 4
     victim = facts["ranks"][case["rank"]]
     states = {"stop": ["stopped"], "spin": ["on-cpu"], "skip-collective": ["done", "sleeping"]}
     assert victim["state"] in states.get(case["fault"], ["sleeping"]), SEED

@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainingTrace]:
     runs = {name: {**kind, "steps": 5} for name, kind in KINDS.items()}
-    runs["late"] = {"parallel": "data", "steps": 5, "plant": "slow-input-rank", "plant_ms": LATE_MS}
+    runs["late"] = {"parallel": "data", "steps": 10, "plant": "slow-input-rank", "plant_ms": LATE_MS}
     return trained_all(tmp_path_factory.mktemp("account"), 2, runs)
 
 
