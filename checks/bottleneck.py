@@ -217,8 +217,8 @@ def straggler(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Findin
     judged = books.charged.shape[1]
     if judged < LEAST_JUDGED and limit.judge(share).value != "PASS":
         yield ok(
-            f"{name} costs the others {cost}, but {judged} steps are too few to call it persistent; next probe: a run"
-            f" of {LEAST_JUDGED + 1} steps or more",
+            f"{name} costs the others {cost}, but {judged} steps are too few to call it persistent; next probe:"
+            " `ddaudit run bottleneck`, which runs each rank on its own",
             **kept,
         )
         return
