@@ -21,7 +21,8 @@ __all__ = ["forecast"]
 #: Sizes that a picture shows at most, and terms beside "other".
 MAX_SIZES, MAX_TERMS = 12, 6
 FILLS = ("blue", "orange", "green", "red", "purple", "sky", "grey")
-HATCHES = ("", "//", "..", "xx", "--", "\\\\", "")
+#: Straight lines only: a hatch of dots is 250 circles for each colour, 40 kB a picture.
+HATCHES = ("", "//", "||", "xx", "--", "\\\\", "")
 
 
 def forecast(record: Record) -> Iterator[Picture]:
@@ -113,17 +114,18 @@ def _memory(facts: ForecastFacts, shown: Sequence[Prediction]) -> Picture:
     title = "Forecast memory of the fullest rank by kind"
     finding = f"At most {quantity(most.memory_bytes, 'byte')}{room}, on {most.devices} devices."
     kinds = [name for name in shown[0].memory if any(p.memory.get(name, 0) > 0 for p in shown)][: len(FILLS)]
+    unit, size = ("GiB", 2**30) if most.memory_bytes >= 2**30 else ("MiB", 2**20)
     with figure(height_in=3.0) as (fig, axes):
         below = [0.0] * len(shown)
         for name, fill, hatch in zip(kinds, FILLS, HATCHES, strict=False):
-            heights = [p.memory.get(name, 0.0) / 2**30 for p in shown]
+            heights = [p.memory.get(name, 0.0) / size for p in shown]
             axes.bar(range(len(shown)), heights, bottom=below, color=COLOURS[fill], hatch=hatch, width=0.6, label=name)
             below = [b + h for b, h in zip(below, heights, strict=True)]
         if limit and limit < 20 * most.memory_bytes:
-            axes.axhline(limit / 2**30, color=COLOURS["ink"], linestyle="--", label="capacity")
+            axes.axhline(limit / size, color=COLOURS["ink"], linestyle="--", label="capacity")
         axes.set_xticks(range(len(shown)), [str(p.devices) for p in shown])
         axes.set_xlabel("devices")
-        axes.set_ylabel("GiB")
+        axes.set_ylabel(unit)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
         drawing = svg(fig, id="forecast-memory", title=title, finding=finding)
     heads = ("devices", "layout", "total", *kinds)
