@@ -34,6 +34,7 @@ def decode_number(value: Any) -> Any:
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Serialises strictly: output never holds a bare NaN or Infinity."""
-    return json.dumps(encode(value), allow_nan=False, indent=indent, ensure_ascii=False)
+def dumps(value: Any, *, indent: int | None = None, compact: bool = False) -> str:
+    """Serialises strictly: output never holds a bare NaN or Infinity. ``compact`` leaves out every space."""
+    separators = (",", ":") if compact else None
+    return json.dumps(encode(value), allow_nan=False, indent=indent, ensure_ascii=False, separators=separators)

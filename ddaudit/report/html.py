@@ -37,21 +37,25 @@ def render_html(record: Record, options: Options) -> str:
 
 def _embedded(record: Record) -> tuple[str, bool]:
     """The record as JSON that is safe in a script element, and whether it is the whole record."""
-    data = record.model_dump(by_alias=True)
-    text = json_text(dumps(data), html=True)
+    text = json_text(dumps(record.model_dump(by_alias=True), compact=True), html=True)
     if len(text) <= MAX_EMBEDDED:
         return text, True
-    less = {
-        "steps": [{**step, "evidence": {}, "exhibits": {}} for step in data["steps"]],
-        "findings": [_known(finding) for finding in data["findings"]],
-    }
-    return json_text(dumps(_shortened({**data, **less})), html=True), False
+    less = _less(record)
+    return json_text(dumps(_shortened(less), compact=True), html=True), False
 
 
-def _known(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A finding without what it does not say."""
-    said = {key: item for key, item in value.items() if item is not None}
-    return {key: _known(item) if isinstance(item, Mapping) else item for key, item in said.items()}
+def _less(record: Record) -> dict[str, Any]:
+    """The record without what its folder holds beside it, and without what its models assume when it is not said.
+
+    ``plan.json`` has the runbook's prose and remedies, ``record.json`` the evidence and tables of each step.
+    """
+    steps = tuple(step.model_copy(update={"evidence": {}, "exhibits": {}}) for step in record.steps)
+    light: dict[str, Any] = {"steps": steps}
+    if record.plan:
+        planned = tuple(step.model_copy(update={"prose": "", "remedy": None}) for step in record.plan.steps)
+        light["plan"] = record.plan.model_copy(update={"steps": planned})
+    kept = record.model_copy(update=light).model_dump(by_alias=True, exclude_defaults=True)
+    return {"schema": record.schema_, **kept}
 
 
 def _shortened(value: Any) -> Any:

@@ -107,13 +107,15 @@ class Row:
 
 @dataclass(frozen=True)
 class AnswerView:
-    """One of the seven questions: ``name`` is the question in full."""
+    """One of the seven questions: ``name`` is the question in full. ``rows`` hold what did not pass and examples of
+    what did; ``more_rows`` groups that passed are left to the list of all."""
 
     id: str
     name: str
     mark: Mark
     answer: str
     rows: tuple[Row, ...] = ()
+    more_rows: int = 0
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ __all__ = ["build_view", "seven"]
 
 MAX_MEMBERS = 1024
 MAX_NUMBERS = 4
+MAX_EVIDENCE = 8
 
 
 def build_view(record: Record, run_dir: Path | None = None) -> View:
@@ -112,12 +113,19 @@ def _row(found: Group) -> Row:
 
 def _answer(record: Record, answer: Answer) -> AnswerView:
     mine = [(i, record.findings[i]) for i in answer.findings if 0 <= i < len(record.findings)]
+    groups = group(mine)
+    passed = [g.first.status is Status.PASS for g in groups]
+    spoken = {g.first.check: i for i, g in reversed(list(enumerate(groups)))}
+    # What did not pass is all shown; of the rest, the first of each check before the next of any.
+    order = sorted(range(len(groups)), key=lambda i: (passed[i], spoken[groups[i].first.check] != i))
+    shown = order[: max(MAX_EVIDENCE, passed.count(False))]
     return AnswerView(
         id=answer.id,
         name=QUESTIONS.get(answer.id, visible(answer.id)),
         mark=mark(visible(answer.status, 40)),
         answer=visible(answer.answer),
-        rows=tuple(map(_row, group(mine))),
+        rows=tuple(_row(groups[i]) for i in shown),
+        more_rows=len(groups) - len(shown),
     )
 
 

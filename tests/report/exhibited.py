@@ -142,3 +142,49 @@ def checkpointed() -> Record:
     ]
     checkpoint = {"verdict": "BROKEN", "layout": "dcp", "path": "/data/step-300", "coverage": rows}
     return records.audit().model_copy(update={"extra": {"checkpoint": checkpoint}})
+
+
+def scaled_out(ranks: int, trainings: int = 24, findings: int = 9) -> Record:
+    """As many steps, findings and words as a real run of ``scale-out`` records: 24 trainings with nine passed findings
+    of half a kilobyte each, pages of prose in the plan, and every exhibit. Each rank missed a synchronisation."""
+    ids = [f"sharded-variant-{i:02d}" for i in range(trainings)]
+    said = "largest difference of averaged gradients against one device over 65 parameters and 6 updates"
+    source = "more than 100 times from both the measured noise floor (1.5e-15 in float64) and the smallest fault"
+    passed = [
+        records.equality(
+            1.234567890123456e-15 * (i + 1),
+            step=id,
+            check=f"parallel.equals-single.{i}",
+            text=f"{said} of {id}, update {i}",
+            limit_source=source,
+            evidence=f"events/{id}/",
+            where=Where(host="node00", rank=i, step=i),
+        )
+        for id in ids
+        for i in range(findings)
+    ]
+    text = "rank {} did not synchronise gradients at step 4"
+    bad = [
+        records.finding(Status.FAIL, "sync.missing", text=text.format(r), where=Where(rank=r, host="n"))
+        for r in range(ranks)
+    ]
+    prose = "Both runs see the same samples; averaged gradients must equal those of one device. " * 6
+    plan = records.plan(*(records.planned(id, ranks, prose=prose, remedy=prose[:160]) for id in ids))
+    rows = min(ranks, 64)  # as the exhibits bound them
+    tables = exhibits(ranks)
+    times = tables["step-times"]
+    tables["step-times"] = {**times, "rows": times["rows"][:rows], "seconds": times["seconds"][:rows]}
+    phases = {f"launch_{name}_s": 0.4634872789974907 for name in ("wall", "spawn", "load", "import", "rendezvous")}
+    steps = tuple(
+        StepRecord(
+            id=id,
+            title="Does sharded data-parallel training equal one device?",
+            state="done",
+            seconds=4.0,
+            evidence=evidence("sharded", ranks) if id == ids[0] else records.training("sharded", 8),
+            exhibits=tables,
+            summary={"world_size": ranks, "tokens_per_s": 5120.512345678912, **phases},
+        )
+        for id in ids
+    )
+    return records.record([*passed, *bad], plan=plan, steps=steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -9,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from ddaudit.findings import Status, Where
+from ddaudit.jsonio import dumps
 from ddaudit.packs import builtin
 from ddaudit.record import Record
 from ddaudit.report import gallery, render
 from ddaudit.report.gallery import areas
 from ddaudit.report.pictures import COLOURS, Picture
 from tests.report import records
-from tests.report.exhibited import checkpointed, drawn
+from tests.report.exhibited import checkpointed, drawn, scaled_out
 from tests.report.page import Page
 
 TAGS = {"svg", "title", "desc", "g", "defs", "path", "use", "text"}
@@ -132,20 +133,16 @@ def test_checkpoint_gaps_are_marked_by_a_word_and_an_outline() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "limit"), [(8, 400_000), (1024, 2_000_000)])
-def test_a_page_with_pictures_and_a_finding_a_rank_keeps_to_its_weight(ranks: int, limit: int) -> None:
-    bad = [
-        records.finding(
-            Status.FAIL, "sync.missing", text=f"rank {r} did not synchronise", where=Where(rank=r, host="n")
-        )
-        for r in range(ranks)
-    ]
-    base = drawn(records.record(bad), ranks=ranks)
-    rows = min(ranks, 64)  # as the exhibit bounds them
-    tables = dict(base.steps[1].exhibits)
-    times = tables["step-times"]
-    tables["step-times"] = {**times, "rows": times["rows"][:rows], "seconds": times["seconds"][:rows]}
-    steps = [s.model_copy(update={"exhibits": tables}) if s.exhibits.get("step-times") else s for s in base.steps]
-    assert len(render(base.model_copy(update={"steps": tuple(steps)}), "html").encode()) < limit
+def test_a_page_of_a_whole_scale_out_with_a_finding_a_rank_keeps_to_its_weight(ranks: int, limit: int) -> None:
+    record = scaled_out(ranks)
+    assert len(record.findings) > 200 + ranks and len(dumps(record.findings[0].model_dump())) > 500  # as real ones are
+    html = render(record, "html")
+    assert 200_000 < len(html.encode()) < limit
+    data = json.loads(Page(html).text("script"))
+    again = Record.model_validate(data)
+    assert again.findings == record.findings and again.plan is not None and record.plan is not None
+    assert [s.params for s in again.plan.steps] == [s.params for s in record.plan.steps]
+    assert [s.summary for s in again.steps] == [s.summary for s in record.steps]
 
 
 def test_a_picture_belongs_to_an_area_and_has_an_id_that_html_takes(pictures: dict[str, Picture]) -> None:
