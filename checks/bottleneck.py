@@ -12,7 +12,7 @@ from ddaudit.api import Finding, Limit, Plant, Remedy, TrainingTrace, check, ok,
 from ._arrays import place, recorded
 from ._bottleneck import BottleneckLimits
 from ._ledger import Ledger, ledger
-from ._windows import View
+from ._overhead import overhead
 
 NEEDS = "not measured: needs phase timers over at least 3 steps"
 
@@ -55,25 +55,17 @@ def closed_ledger(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Fi
     yield warn("perf.step-unexplained", text, remedy=remedy, **kept)
 
 
-INTERVAL_95 = 1.96
-
-
 def _own_cost(trace: TrainingTrace) -> str:
     """What measuring cost, in words."""
-    timers, cpu, overhead = (recorded(trace, name) for name in ("timer_s", "cpu_s", "overhead_s"))
+    cost, outside = overhead(trace), recorded(trace, "overhead_s")
     said = ""
-    if timers is not None and cpu is not None and np.nansum(cpu) > 0:
-        said += f"; the timers took {np.nansum(timers) / np.nansum(cpu):.2%} of its CPU time"
-    if overhead is not None:
-        said += f"; recording took {_ms(float(np.nanmedian(overhead[:, 1:])))} a step outside it"
-    view = View.of(trace)
-    off = None if view is None else view.saving("no-timers", length="whole")
-    if view is not None and off is not None:
-        whole = float(np.median(view.blocks("normal", length="whole")))
-        low, high = (100 * (off.seconds + side * INTERVAL_95 * off.error) / whole for side in (-1, 1))
-        said += (
-            f"; steps without timers are {100 * off.seconds / whole:.1f} % shorter (95 %: {low:.1f} to {high:.1f} %)"
-        )
+    if cost.cpu_share is not None:
+        said += f"; the timers took {cost.cpu_share:.2%} of its CPU time"
+    if outside is not None:
+        said += f"; recording took {_ms(float(np.nanmedian(outside[:, 1:])))} a step outside it"
+    if cost.shorter is not None:
+        low, middle, high = (100 * share for share in cost.shorter)
+        said += f"; steps without timers are {middle:.1f} % shorter (95 %: {low:.1f} to {high:.1f} %)"
     return said + "; memory stalls are not measured apart"
 
 

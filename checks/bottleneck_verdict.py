@@ -76,8 +76,7 @@ def verdict(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Finding]
     where = place(trace, row) if named.row is not None else place(trace, 0).model_copy(update={"rank": None})
     yield warn(
         named.id,
-        f"{named.what}. Removing it saves {_ms(named.price_s)} of the {_ms(view.step_s)} step; proven:"
-        f" {named.proof}. {table}",
+        f"{named.what}. {_saves(named.price_s, view.step_s)}; proven: {named.proof}. {table}",
         where=where,
         remedy=Remedy(text=REMEDIES.get(named.id, GENERAL)),
         **_kept(named, view),
@@ -136,6 +135,13 @@ def _table(view: View, found: Sequence[Suspect]) -> str:
             (free if not saving.clear else rows).append(f"{name} {_ms(max(0.0, saving.seconds))}")
     told = f"Saved if removed alone: {', '.join(rows)}" if rows else "Nothing saves time if removed alone"
     return told + (f"; no change by: {', '.join(free)}" if free else "")
+
+
+def _saves(price_s: float, step_s: float) -> str:
+    """A price is a mean over all steps, rare long ones among them, and may exceed what a usual step takes."""
+    if price_s < step_s:
+        return f"Removing it saves {_ms(price_s)} of the {_ms(step_s)} step"
+    return f"Removing it saves {_ms(price_s)} a step on average, more than the {_ms(step_s)} that a usual step takes"
 
 
 def _ms(seconds: float) -> str:

@@ -11,6 +11,7 @@ from ddaudit.api import CheckpointFacts, TrainingTrace, exhibit
 
 from ._arrays import Table, curve, recorded
 from ._ledger import ledger
+from ._overhead import overhead
 
 MAX_ROWS = 64
 """Rows of a table by rank: enough to tell ranks apart; beyond, hosts take their place."""
@@ -109,6 +110,16 @@ def peak_memory(trace: TrainingTrace) -> dict[str, Any] | None:
                      for i in sorted(order)]  # fmt: skip
             return {"kind": kind, "peak_bytes": float(np.nanmax(peaks)), "ranks": ranks}
     return None
+
+
+@exhibit("measuring-cost")
+def measuring_cost(trace: TrainingTrace) -> dict[str, Any] | None:
+    """Share of the ranks' CPU time that the timers took, and of a step that goes with them (low, middle, high)."""
+    cost = overhead(trace)
+    if cost.cpu_share is None:
+        return None
+    shorter = None if cost.shorter is None else [_short(share) for share in cost.shorter]
+    return {"cpu_share": _short(cost.cpu_share), "shorter": shorter}
 
 
 @exhibit("coverage")

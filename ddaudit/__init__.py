@@ -1,7 +1,7 @@
 """ddaudit: runbook-driven diagnostics and checkpoint audits for distributed PyTorch training.
 
-``ddaudit.run``, ``resume``, ``load_run``, ``audit``, ``forecast`` and ``triage`` do what the command line does; they
-are imported on first use. Packs import from :mod:`ddaudit.api`.
+``ddaudit.run``, ``resume``, ``load_run``, ``learn``, ``compare``, ``audit``, ``forecast`` and ``triage`` do what the
+command line does; they are imported on first use. Packs import from :mod:`ddaudit.api`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddaudit import triage
-    from ddaudit.calls import Run, audit, forecast, load_run, resume, run
+    from ddaudit.calls import Run, audit, compare, forecast, learn, load_run, resume, run
     from ddaudit.errors import Problem
 
 __version__ = "0.1.0"
 
-__all__ = ["Problem", "Run", "__version__", "audit", "forecast", "load_run", "resume", "run", "triage"]
+__all__ = ["Problem", "Run", "__version__", "audit", "compare", "forecast", "learn", "load_run", "resume", "run", "triage"]
 
-_HOMES = dict.fromkeys(("Run", "audit", "forecast", "load_run", "resume", "run"), "ddaudit.calls") | {
-    "Problem": "ddaudit.errors"
-}
+_CALLS = ("Run", "audit", "compare", "forecast", "learn", "load_run", "resume", "run")
+_HOMES = dict.fromkeys(_CALLS, "ddaudit.calls") | {"Problem": "ddaudit.errors"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,20 +7,23 @@ Nothing is printed and no signal handler is set; what the command line tells in 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ddaudit.cli.checkpoint_audit import AuditResult
     from ddaudit.engine import Watcher
+    from ddaudit.engine.baselines import Baseline, Compared
     from ddaudit.evidence.forecast import ForecastFacts
     from ddaudit.findings import Finding, Verdict
     from ddaudit.packs import Packs
     from ddaudit.record import Record
 
-__all__ = ["Run", "audit", "forecast", "load_run", "resume", "run"]
+__all__ = ["Run", "audit", "compare", "forecast", "learn", "load_run", "resume", "run"]
 
 PathLike = str | os.PathLike[str]
 
@@ -65,22 +68,27 @@ def run(
     fail_on: Literal["minor", "major", "critical"] = "major",
     strict: bool = False,
     warn_as_fail: bool = False,
+    waivers: PathLike | None = None,
+    baseline: PathLike | None = None,
     answers: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
     """Runs a runbook (an id or a file) in a new folder below ``out``, and writes its reports.
 
     Call it from the main thread: the ranks end with the thread that started them. The keywords mean what the options
-    of ``ddaudit run`` do; ``watcher`` is told of progress.
+    of ``ddaudit run`` do: ``waivers`` is a ``waivers.toml``, ``baseline`` a file that :func:`learn` wrote. ``watcher``
+    is told of progress.
 
     Raises:
-        Problem: the call, runbook or pack is wrong (nothing was started), or the run folder cannot be written.
+        Problem: the call, runbook, pack, waiver or baseline is wrong (nothing was started), or the run folder cannot be written.
     """
     from ddaudit.engine import prepare
     from ddaudit.engine.session import new_run_id
 
+    loaded = _packs(packs)
+    held = _standards(waivers, baseline, loaded)
     session = prepare(
-        _packs(packs),
+        loaded,
         str(runbook),
         params={name: str(value) for name, value in (params or {}).items()},
         out=Path(out),
@@ -90,7 +98,7 @@ def run(
         only=only,
         skip=skip,
     )
-    settings = {"fail_on": fail_on, "strict": strict, "warn_as_fail": warn_as_fail}
+    settings = {"fail_on": fail_on, "strict": strict, "warn_as_fail": warn_as_fail, **held}
     return _walk(session, settings, answers or {}, watcher)
 
 
@@ -165,6 +173,56 @@ def forecast(
     question = Question(tuple(to), parallel, scaling, critical_batch)
     measured = None if run_dir is None else read_facts(Path(run_dir))
     return answer(question, measured, None if job is None else load_job(str(job)), hardware)
+
+
+def learn(runs: Sequence[Run | PathLike], file: PathLike, *, name: str | None = None) -> Baseline:
+    """Learns a baseline from at least three good runs (or their folders) and writes it to ``file``, replacing it.
+
+    Raises:
+        Problem: too few runs, one that failed, nothing in common, or the file cannot be written.
+    """
+    from ddaudit.engine.baselines import learn as learned
+    from ddaudit.engine.baselines import save_baseline
+    from ddaudit.errors import UsageProblem
+
+    path = Path(file)
+    baseline = learned(name or path.name.partition(".")[0], _records(runs), time.time())
+    try:
+        save_baseline(baseline, path)
+    except OSError as error:
+        raise UsageProblem(f"cannot be written ({error.strerror})", where=str(path)) from None
+    return baseline
+
+
+def compare(runs: Sequence[Run | PathLike], baseline: PathLike) -> tuple[Compared, ...]:
+    """Every metric that a baseline file and the runs both know; several runs are repeats and their median speaks.
+
+    Raises:
+        Problem: a run or the file cannot be read.
+    """
+    from ddaudit.engine.baselines import compare as compared
+    from ddaudit.engine.baselines import load_baseline
+
+    return tuple(compared(_records(runs), load_baseline(Path(baseline))))
+
+
+def _records(runs: Sequence[Run | PathLike]) -> list[Record]:
+    from ddaudit.record import load_record
+
+    return [run.record if isinstance(run, Run) else load_record(Path(run)) for run in runs]
+
+
+def _standards(waivers: PathLike | None, baseline: PathLike | None, packs: Packs) -> dict[str, Any]:
+    """What a run is held against besides its runbook, as settings; nothing that was not named."""
+    from ddaudit.engine.baselines import load_baseline
+    from ddaudit.engine.waivers import load_waivers
+
+    found: dict[str, Any] = {}
+    if waivers is not None:
+        found["waivers"] = load_waivers(Path(waivers), packs.registry, date.today())
+    if baseline is not None:
+        found["baseline"] = load_baseline(Path(baseline))
+    return found
 
 
 def _packs(folders: Sequence[PathLike]) -> Packs:

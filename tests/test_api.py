@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
 import ddaudit
+from tests.engine.test_baselines import run
 from ddaudit.errors import EvidenceProblem, RunbookProblem, UsageProblem
 from tests.engine.forks import desk
 
@@ -98,3 +100,47 @@ def test_logs_are_judged_from_python_whether_or_not_the_room_was_imported_before
     assert answer.to_json()["cause"]
     importlib.import_module("ddaudit.triage.answer")  # the package must stay a package
     assert ddaudit.triage(tmp_path).to_json() == answer.to_json()
+
+
+def test_a_baseline_is_learned_from_runs_and_a_run_is_held_against_it(tmp_path: Path) -> None:
+    good = [ddaudit.Run(run(10_000.0 + i), tmp_path) for i in range(4)]
+    file = tmp_path / "box.baseline.json"
+    assert ddaudit.learn(good, file).name == "box" and file.is_file()
+    slow = ddaudit.Run(run(5_000.0), tmp_path)
+    assert [row.metric for row in ddaudit.compare([slow], file) if row.worse] == ["data.tokens_per_s"]
+    assert not any(row.worse for row in ddaudit.compare(good, file))
+    with pytest.raises(ddaudit.Problem, match="2 run"):
+        ddaudit.learn(good[:2], file)
+
+
+def test_waivers_and_a_baseline_hold_for_a_run_from_python(tmp_path: Path) -> None:
+    (tmp_path / "loose.md").write_text(ASKS)
+    date_ = (date.today() + timedelta(days=30)).isoformat()
+    entry = f'check = "step"\nwhere = "*"\nreason = "known"\nowner = "me"\nexpires = {date_}\n'
+    (tmp_path / "waivers.toml").write_text("[[waiver]]\n" + entry)
+    ddaudit.learn([ddaudit.Run(run(10_000.0), tmp_path) for _ in range(3)], tmp_path / "b.baseline.json")
+    given = {"waivers": tmp_path / "waivers.toml", "baseline": tmp_path / "b.baseline.json"}
+    waived = ddaudit.run(tmp_path / "loose.md", out=tmp_path, device="cpu", answers={"look": "fail"}, **given)
+    assert [f.status.value for f in waived.findings if f.check == "step"] == ["WAIVED"]
+    assert [f.status.value for f in waived.findings if f.check == "baseline"] == ["SKIP"]
+    assert ddaudit.load_run(waived.folder, rejudge=True).record.findings == waived.findings
+    for name in given:
+        with pytest.raises(ddaudit.Problem, match=r"nowhere\.x"):
+            ddaudit.run(tmp_path / "loose.md", out=tmp_path / "none", **{name: tmp_path / "nowhere.x"})
+    assert not (tmp_path / "none").exists()
+
+
+#: A page that asks a person, so that nothing is launched.
+ASKS = """# Looks
+
+```toml runbook
+id = "looks"
+title = "Looks"
+```
+
+## Is the lamp green?
+
+```toml step look
+manual = "Is the lamp green?"
+```
+"""

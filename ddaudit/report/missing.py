@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ddaudit.findings import Status
 from ddaudit.record import Record
 from ddaudit.report.groups import Group, group
@@ -10,7 +12,7 @@ from ddaudit.report.numbers import duration
 from ddaudit.report.safe import visible
 from ddaudit.report.scene import backends, hosts, world_size
 
-__all__ = ["blind_spots", "not_measured"]
+__all__ = ["blind_spots", "measuring_cost", "not_measured"]
 
 #: Heat builds up over minutes: a GPU that throttles does so after roughly this long under load.
 THERMAL_S = 600.0
@@ -77,3 +79,19 @@ def blind_spots(record: Record) -> tuple[Missing, ...]:
         why = f"the run took {duration(record.seconds)}; heat needs about {duration(THERMAL_S)} under load"
         found.append(Missing(None, "thermal throttling", why))
     return tuple(found)
+
+
+def measuring_cost(record: Record) -> str:
+    """What the timers took of the steps that they timed: by their own count, and against steps without them. Empty for
+    a record that trained nothing."""
+    tables = [(s.id, t) for s in record.steps if isinstance(t := s.exhibits.get("measuring-cost"), Mapping)]
+    if not tables:
+        trained = any("training" in s.evidence for s in record.steps)
+        return "not measured: no step recorded its timers' calls and its CPU time" if trained else ""
+    share, at = max((float(table["cpu_share"]), id) for id, table in tables)
+    told = f"timers took at most {share:.2%} of the ranks' CPU time (calls times the cost of one; step {visible(at, 80)})"
+    windows = [(id, table["shorter"]) for id, table in tables if table.get("shorter")]
+    for id, (low, middle, high) in windows:
+        told += f"; without timers steps of {visible(id, 80)} are {middle:.1%} shorter (95 %: {low:.1%} to {high:.1%})"
+    needed = "the A/B against steps without timers was not measured (runbook bottleneck, window no-timers)"
+    return told if windows else f"{told}; {needed}"

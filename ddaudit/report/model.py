@@ -224,5 +224,6 @@ class View:
     repeat: tuple[Fact, ...]
     repeat_command: str
     version: str
+    measuring_cost: str = ""
     incident: IncidentView | None = None
     path: tuple[Node, ...] = ()

@@ -190,6 +190,9 @@ class _Page:
         for item in view.missing:
             lead = self.mark(item.mark) if item.mark else self.t("· out of sight", COLORS["none"])
             self.line(lead, "  ", self.t(item.what, "bold"), f"  {item.why}")
+        if view.measuring_cost:
+            self.title("Cost of measuring")
+            self.line(view.measuring_cost)
 
     def passed(self, view: View, *, full: bool) -> None:
         if not full:

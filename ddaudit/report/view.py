@@ -13,7 +13,7 @@ from ddaudit.report.environment import differences, environment, repeat, repeat_
 from ddaudit.report.groups import Group, group, place
 from ddaudit.report.headline import headlines
 from ddaudit.report.incident_view import incident_of
-from ddaudit.report.missing import not_measured
+from ddaudit.report.missing import measuring_cost, not_measured
 from ddaudit.report.model import AnswerView, Mark, Row, StepView, View, mark
 from ddaudit.report.numbers import duration, quantity
 from ddaudit.report.path import walked
@@ -57,6 +57,7 @@ def build_view(record: Record, run_dir: Path | None = None) -> View:
         repeat=repeat(record),
         repeat_command=repeat_command(record),
         version=visible(record.ddaudit_version, 60),
+        measuring_cost=measuring_cost(record),
         incident=incident_of(record),
         path=walked(record),
     )
