@@ -16,7 +16,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Problem", "Run", "__version__", "audit", "compare", "forecast", "learn", "load_run", "resume", "run", "triage"]
+__all__ = [
+    "Problem",
+    "Run",
+    "__version__",
+    "audit",
+    "compare",
+    "forecast",
+    "learn",
+    "load_run",
+    "resume",
+    "run",
+    "triage",
+]
 
 _CALLS = ("Run", "audit", "compare", "forecast", "learn", "load_run", "resume", "run")
 _HOMES = dict.fromkeys(_CALLS, "ddaudit.calls") | {"Problem": "ddaudit.errors"}

@@ -80,7 +80,8 @@ def run(
     is told of progress.
 
     Raises:
-        Problem: the call, runbook, pack, waiver or baseline is wrong (nothing was started), or the run folder cannot be written.
+        Problem: the call, runbook, pack, waiver or baseline is wrong (nothing was started), or the run folder cannot be
+            written.
     """
     from ddaudit.engine import prepare
     from ddaudit.engine.session import new_run_id

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import ddaudit
-from tests.engine.test_baselines import run
 from ddaudit.errors import EvidenceProblem, RunbookProblem, UsageProblem
 from tests.engine.forks import desk
+from tests.engine.test_baselines import run
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,13 +1,16 @@
-"""The live view of a run on stderr: which step, how long, how long at most, and who is waited for."""
+"""The live view of a run on stderr: which step, how long of how long at most, where each rank is, who is waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from ddaudit.cli.terminal import printable
@@ -26,8 +29,8 @@ WORD_EVERY_S = 30.0
 
 
 class LiveView:
-    """One line per ended step, and word of who is waited for: on a terminal one line, rewritten; in a log, a line now
-    and then."""
+    """One line per ended step, and word of who is waited for: on a terminal a small table, rewritten; in a log, a line
+    now and then."""
 
     def __init__(self, *, enabled: bool = True, ascii_only: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not enabled)
@@ -60,7 +63,7 @@ class LiveView:
         text = f"{self._head}: {progress.elapsed_s:.0f} s of at most {progress.deadline_s:.0f} s"
         text += f", waiting for {waited}{more}" if waited else ""
         text = f"{self._head}: {progress.note}" if progress.note else text
-        self._status(text)
+        self._status(text, progress)
         if self._live is None and progress.note and progress.note != self._note:
             self._note = progress.note
             self._console.print(Text(printable(text)))
@@ -80,6 +83,51 @@ class LiveView:
         line.append(printable(told or outcome.reason or f"{passed} checks passed")[:400], style="default")
         self._console.print(line)
 
-    def _status(self, text: str) -> None:
-        if self._live is not None:
-            self._live.update(Text(printable(text), style="dim", no_wrap=True, overflow="ellipsis"))
+    def _status(self, text: str, progress: Progress | None = None) -> None:
+        if self._live is None:
+            return
+        line = Text(printable(text), style="dim", no_wrap=True, overflow="ellipsis")
+        self._live.update(line if progress is None else Group(line, self._table(progress)))
+
+    def _table(self, progress: Progress) -> Table:
+        """The deadline as a bar where it can be drawn, and ranks by how far they are: those furthest behind first."""
+        table = Table.grid(padding=(0, 2))
+        if not self._ascii:
+            table.add_row("", ProgressBar(total=progress.deadline_s, completed=progress.elapsed_s, width=24), "", "")
+        rows = list(_positions(progress))
+        for at, ranks, waited in rows[:MAX_ROWS]:
+            count = f"{len(ranks)} {'rank' if len(ranks) == 1 else 'ranks'}"
+            told = f"rank {ranks[0]} on {progress.hosts[ranks[0]]}" if _placed(ranks, progress.hosts) else _spans(ranks)
+            table.add_row("  ", at, count, Text(printable(told + (", waited for" if waited else ""))), style="dim")
+        if len(rows) > MAX_ROWS:
+            table.add_row("  ", f"and {len(rows) - MAX_ROWS} more places", "", "", style="dim")
+        return table
+
+
+#: Rows of the table: it must fit a small terminal, and those furthest behind are what matters.
+MAX_ROWS = 6
+
+
+def _positions(progress: Progress) -> Iterator[tuple[str, list[int], bool]]:
+    """(place, ranks that are there, whether they are waited for), those furthest behind first."""
+    waited = set(progress.waiting_for)
+    places = {rank: progress.steps.get(rank, -1) for rank in {*progress.steps, *waited}}
+    order = sorted(places, key=lambda rank: (rank not in waited, places[rank], rank))
+    for (late, step), ranks in groupby(order, key=lambda rank: (rank in waited, places[rank])):
+        yield (f"after step {step}" if step >= 0 else progress.phase), list(ranks), late
+
+
+def _placed(ranks: Sequence[int], hosts: Mapping[int, str]) -> bool:
+    return len(ranks) == 1 and ranks[0] in hosts
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    """``0-3, 5, 7-9``: ascending ranks as ranges."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    spans = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return ", ".join(spans[:6]) + (" ..." if len(spans) > 6 else "")

@@ -89,7 +89,9 @@ def measuring_cost(record: Record) -> str:
         trained = any("training" in s.evidence for s in record.steps)
         return "not measured: no step recorded its timers' calls and its CPU time" if trained else ""
     share, at = max((float(table["cpu_share"]), id) for id, table in tables)
-    told = f"timers took at most {share:.2%} of the ranks' CPU time (calls times the cost of one; step {visible(at, 80)})"
+    told = (
+        f"timers took at most {share:.2%} of the ranks' CPU time (calls times the cost of one; step {visible(at, 80)})"
+    )
     windows = [(id, table["shorter"]) for id, table in tables if table.get("shorter")]
     for id, (low, middle, high) in windows:
         told += f"; without timers steps of {visible(id, 80)} are {middle:.1%} shorter (95 %: {low:.1%} to {high:.1%})"

@@ -9,7 +9,7 @@ import pytest
 
 from ddaudit.api import SETTLING, Array, TrainingTrace, window_code
 from tests.checks.test_bottleneck import AXES
-from tests.checks.traces import asked, trace
+from tests.checks.traces import REGISTRY, asked, trace
 
 ORDER = ("memory-input", "no-sync", "no-logging", "solo", "no-gc", "one-thread", "keep-memory")
 NAMES = [name for _ in range(3) for other in ORDER for name in ("normal", other)]
@@ -139,3 +139,11 @@ def test_memory_that_grows_steadily_is_named_and_one_jump_is_not() -> None:
     jump = 4e8 + 5e7 * (np.arange(24) > 18)
     (quiet,) = asked("memory.growth", trace(1, 24, rss_bytes=jump))
     assert quiet.status.value == "PASS"
+
+
+def test_a_price_never_reads_as_more_than_the_step_it_is_saved_from():
+    told = REGISTRY.checks["bottleneck.verdict"].function.__globals__["_saves"]
+    assert told(0.010, 0.040) == "Removing it saves 10.0 ms of the 40.0 ms step"
+    assert told(0.050, 0.040) == (
+        "Removing it saves 50.0 ms a step on average, more than the 40.0 ms that a usual step takes"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import re
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ddaudit.cli import live
 from ddaudit.launch import Progress
@@ -63,3 +65,36 @@ def test_a_terminal_names_who_is_waited_for(tmp_path: Path, monkeypatch: pytest.
     os.close(master)
     os.close(slave)
     assert re.search(r"\[2/3\] b: \d+ s of at most 30 s, waiting for rank 0", seen), seen
+
+
+def on_a_terminal(progress: Progress, monkeypatch: pytest.MonkeyPatch, **options: bool) -> str:
+    """What the last refresh of a view showed, without what moves the cursor."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    file = io.StringIO()
+    view = live.LiveView(**options)
+    view._console = Console(file=file, force_terminal=True, color_system=None, width=100, legacy_windows=False)
+    with view:
+        view.step_started(STEP, 1, 3)
+        view.progress(progress)
+    return re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+
+
+def test_a_terminal_shows_how_far_each_rank_is_those_behind_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {rank: 14 for rank in range(64)} | {9: 3, 40: 13, 41: 13}
+    shown = on_a_terminal(Progress("data", 30, 120, [9], steps, hosts={9: "node07"}), monkeypatch)
+    assert "[2/3] data: 30 s of at most 120 s, waiting for rank 9 on node07" in shown
+    rows = [" ".join(line.split()) for line in shown.splitlines() if "after step" in line][-3:]
+    assert rows == [
+        "after step 3 1 rank rank 9 on node07, waited for",
+        "after step 13 2 ranks 40-41",
+        "after step 14 61 ranks 0-8, 10-39, 42-63",
+    ]
+
+
+def test_the_table_of_ranks_stays_small_and_inert(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = {rank: rank for rank in range(1024)}
+    evil = Progress("data", 1, 9, [0], steps, hosts={0: "\x1b[2J[red]x"})
+    shown = on_a_terminal(evil, monkeypatch, ascii_only=True)
+    assert "and 1018 more places" in shown and "[red]x" in shown and "\x1b[2J" not in shown
+    assert "━" not in shown and len(shown.splitlines()) < 30

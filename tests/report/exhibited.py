@@ -37,6 +37,14 @@ def exhibits(ranks: int, steps: int = 40, hosts: int = 1, slow: int | None = Non
     }
 
 
+def priced(*shorter: float) -> Record:
+    """A run whose two steps say what their timers cost; the second was compared with steps without them."""
+    costs = ({"cpu_share": 0.004, "shorter": None}, {"cpu_share": 0.001, "shorter": shorter or None})
+    base = records.healthy()
+    steps = [s.model_copy(update={"exhibits": {"measuring-cost": c}}) for s, c in zip(base.steps, costs, strict=True)]
+    return base.model_copy(update={"steps": tuple(steps)})
+
+
 def evidence(parallel: str, ranks: int) -> dict[str, Any]:
     points = [
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ddaudit.record import Record
 from ddaudit.report import FORMATS, model, render, write_reports
 from tests.report import records
+from tests.report.exhibited import priced
 
 
 def test_reports_are_written_under_their_names_without_leftovers(tmp_path: Path) -> None:
@@ -54,7 +57,8 @@ def test_importing_reports_loads_no_renderer() -> None:
 
 def test_rendering_loads_no_torch_h5py_matplotlib_or_engine() -> None:
     code = (
-        "from ddaudit.record import Record\nfrom ddaudit.report import FORMATS, render\n"
+        "from ddaudit.record import Record\nfrom ddaudit.record import Record
+from ddaudit.report import FORMATS, render\n"
         "r = Record(ddaudit_version='1', command='run', run_id='x', created=0.0)\n"
         "for f in FORMATS: assert render(r, f)"
     )
@@ -71,3 +75,16 @@ def test_the_documentation_names_every_format_and_every_field_of_the_view() -> N
     for part in (model.View, model.Row, model.AnswerView, model.StepView, model.Matrix, model.Missing, model.Mark,
                  model.IncidentView, model.ProofLine, model.Node):  # fmt: skip
         assert {field.name for field in dataclasses.fields(part)} <= words, part
+
+
+@pytest.mark.parametrize("face", ["text", "html", "md"])
+def test_every_report_says_what_measuring_cost_with_its_interval_or_that_nobody_measured_it(face: str) -> None:
+    def told(record: Record) -> str:
+        return re.sub(r"[\s\\]+", " ", html.unescape(render(record, face, width=400)))
+
+    counted = "at most 0.40% of the ranks' CPU time"
+    compared = told(priced(0.002, 0.008, 0.014))
+    assert counted in compared and "steps of data are 0.8% shorter (95 %: 0.2% to 1.4%)" in compared
+    assert counted in told(priced()) and "A/B against steps without timers was not measured" in told(priced())
+    assert "not measured: no step recorded its timers" in told(records.healthy())
+    assert "Cost of measuring" not in told(records.audit())
