@@ -75,7 +75,11 @@ def blind_spots(record: Record) -> tuple[Missing, ...]:
         found.append(Missing(None, "NCCL", f"ranks talked over {visible(by, 60)}; needs CUDA devices"))
     if on_cpu:
         found.append(Missing(None, "GPU kernels, clocks, memory and ECC", "ranks ran on CPUs; needs CUDA devices"))
-    elif record.seconds is not None and record.seconds < THERMAL_S:
+    known = {kind for step in record.steps for kind in step.evidence}
+    if "training" in known and "compute-costs" not in known:
+        why = "no rate of matrix products was measured to hold it against; the step compute of runbook bottleneck does"
+        found.append(Missing(None, "MFU", why))
+    if not on_cpu and record.seconds is not None and record.seconds < THERMAL_S:
         why = f"the run took {duration(record.seconds)}; heat needs about {duration(THERMAL_S)} under load"
         found.append(Missing(None, "thermal throttling", why))
     return tuple(found)

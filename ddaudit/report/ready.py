@@ -76,7 +76,27 @@ def _measures(record: Record, step: StepRecord) -> dict[str, Any]:
         )
     started = [r.get("first_step_s") for r in step.evidence.get("launch-ledger", {}).get("ranks", ())]
     found["restart_s"] = max((s for s in started if isinstance(s, int | float)), default=None)
+    found["mfu"] = _mfu(record, step)
     return found | {key: value for key, value in step.summary.items() if key in MEASURES}
+
+
+def _mfu(record: Record, step: StepRecord) -> float | None:
+    """Model FLOPs by the formula 6 P + 12 L h s a token (no causal discount, no recompute) over what the step's ranks
+    could do at the best matrix product that the run measured in the step's own precision; None without one."""
+    job = step.evidence.get("training", {}).get("job", {})
+    costs = [s.evidence.get("compute-costs", {}) for s in record.steps]
+    rates = [
+        rate.get("flops_per_s")
+        for table in costs
+        if table.get("dtype") == job.get("dtype")
+        for rate in table.get("matmuls", ())
+    ]
+    peak = max((r for r in rates if isinstance(r, int | float) and r > 0), default=None)
+    done, ranks = step.summary.get("tokens_per_s"), world_size(step)
+    flops = job.get("flops_per_token")
+    if peak is None or not ranks or not isinstance(done, int | float) or not isinstance(flops, int | float):
+        return None
+    return float(done * flops / (ranks * peak))
 
 
 def _equality(name: str, findings: Sequence[Finding]) -> str | Mark:

@@ -81,7 +81,7 @@ def on_a_terminal(progress: Progress, monkeypatch: pytest.MonkeyPatch, **options
 
 
 def test_a_terminal_shows_how_far_each_rank_is_those_behind_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = {rank: 14 for rank in range(64)} | {9: 3, 40: 13, 41: 13}
+    steps = dict.fromkeys(range(64), 14) | {9: 3, 40: 13, 41: 13}
     shown = on_a_terminal(Progress("data", 30, 120, [9], steps, hosts={9: "node07"}), monkeypatch)
     assert "[2/3] data: 30 s of at most 120 s, waiting for rank 9 on node07" in shown
     rows = [" ".join(line.split()) for line in shown.splitlines() if "after step" in line][-3:]

@@ -57,8 +57,7 @@ def test_importing_reports_loads_no_renderer() -> None:
 
 def test_rendering_loads_no_torch_h5py_matplotlib_or_engine() -> None:
     code = (
-        "from ddaudit.record import Record\nfrom ddaudit.record import Record
-from ddaudit.report import FORMATS, render\n"
+        "from ddaudit.record import Record\nfrom ddaudit.report import FORMATS, render\n"
         "r = Record(ddaudit_version='1', command='run', run_id='x', created=0.0)\n"
         "for f in FORMATS: assert render(r, f)"
     )

@@ -203,3 +203,21 @@ def test_colour_follows_the_terminal_and_no_color(environ: dict[str, str], color
 def test_a_pipe_is_not_coloured_unless_forced() -> None:
     assert Options.terminal(io.StringIO(), {})[1] is False
     assert Options.terminal(io.StringIO(), {"FORCE_COLOR": "1"})[1] is True
+
+
+def test_the_matrix_has_mfu_where_a_rate_of_products_in_the_steps_own_precision_was_measured() -> None:
+    def shown(dtype: str) -> str:
+        base = records.healthy()
+        data = dict(base.steps[1].evidence["training"])
+        data["job"] = {**data["job"], "dtype": "fp32", "flops_per_token": 1e6}
+        rates = {"dtype": dtype, "matmuls": [{"flops_per_s": 5e9}, {"flops_per_s": 9.1205e9}]}
+        steps = (
+            base.steps[0].model_copy(update={"evidence": {**base.steps[0].evidence, "compute-costs": rates}}),
+            base.steps[1].model_copy(update={"evidence": {"training": data}}),
+        )
+        return render(base.model_copy(update={"steps": steps}), "text", width=200)
+
+    # 9120.5 tokens/s of 1e6 FLOPs each, on two ranks that could do 9.1205e9 each
+    assert re.search(r"MFU", shown("fp32")) and re.search(r"data .* 50%", shown("fp32"))
+    assert "MFU" not in shown("fp64")
+    assert "no rate of matrix products" in render(records.healthy(), "text", width=200)
