@@ -88,17 +88,11 @@ def run(
 
     loaded = _packs(packs)
     held = _standards(waivers, baseline, loaded)
+    words = {name: str(value) for name, value in (params or {}).items()}
     session = prepare(
-        loaded,
-        str(runbook),
-        params={name: str(value) for name, value in (params or {}).items()},
-        out=Path(out),
-        run_id=new_run_id(),
-        device=device,
-        seed=seed,
-        only=only,
+        loaded, str(runbook), params=words, out=Path(out), run_id=new_run_id(), device=device, seed=seed, only=only,
         skip=skip,
-    )
+    )  # fmt: skip
     settings = {"fail_on": fail_on, "strict": strict, "warn_as_fail": warn_as_fail, **held}
     return _walk(session, settings, answers or {}, watcher)
 
