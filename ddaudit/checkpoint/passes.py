@@ -36,6 +36,7 @@ class _Workers(threading.local):
 
     def __init__(self) -> None:
         self.sources: dict[str, Source] = {}
+        self.buffer = memoryview(bytearray(BLOCK_BYTES))
 
 
 class FullPass:
@@ -155,7 +156,7 @@ class FullPass:
         scan = ArrayScan(tensor.dtype, tensor.numel, nonnegative=is_second_moment(tensor.name), digest=self.digest)
         complete = True
         try:
-            for block in blocks(tensor, self._opener(), self._on_read):
+            for block in blocks(tensor, self._opener(), self._on_read, self.workers.buffer):
                 scan.feed(block)
                 self._count(len(block))
         except Unreadable:
