@@ -20,6 +20,7 @@ from ddaudit.inert import FileSource, Malformed, Source
 
 Progress = Callable[[int, int], None]
 _OPEN_PER_WORKER = 16
+_BATCH = 256  # checksums that one worker takes at once
 
 
 @dataclass(slots=True)
@@ -78,7 +79,9 @@ class FullPass:
         with ThreadPoolExecutor(self.jobs) as pool:
             self._drain(pool.map(self._tensor, primary))
             rest += self._missed(primary)
-            self._drain(pool.map(self._checksum, rest))
+            # Most are of a few bytes: handing over each on its own would cost more than reading it.
+            rest.sort(key=lambda c: (c.file, c.offset))
+            self._drain(pool.map(self._checksums, batched(rest)))
         for tensor in placed:
             if tensor.name not in self.result.scans and tensor.alias:
                 first = next((p for p in primary if p.alias == tensor.alias), None)
@@ -189,6 +192,10 @@ class FullPass:
         if checksum is not None and piece.done == checksum.length:
             self._compare(checksum, piece.crc)
 
+    def _checksums(self, batch: list[Checksum]) -> None:
+        for checksum in batch:
+            self._checksum(checksum)
+
     def _checksum(self, checksum: Checksum) -> None:
         """A stored CRC on its own: members other than tensors, and storages that are seen through views."""
         crc, at = 0, 0
@@ -255,6 +262,19 @@ class FullPass:
         for source in self.opened:
             source.close()
         return sorted(changed)
+
+
+def batched(checksums: list[Checksum]) -> list[list[Checksum]]:
+    """Small ones together, up to ``BLOCK_BYTES`` or ``_BATCH`` of them."""
+    made: list[list[Checksum]] = []
+    room = 0
+    for checksum in checksums:
+        if not made or checksum.length > room or len(made[-1]) >= _BATCH:
+            made.append([])
+            room = BLOCK_BYTES
+        made[-1].append(checksum)
+        room -= checksum.length
+    return made
 
 
 def _place(tensor: Tensor) -> tuple[str, int]:
