@@ -66,6 +66,7 @@ class FullPass:
         self.workers = _Workers()
         self.opened: list[Source] = []
         self.checked: set[tuple[str, int]] = set()
+        self.differ: set[tuple[str, int]] = set()
         self.total = 0
 
     def run(self) -> PassResult:
@@ -121,8 +122,11 @@ class FullPass:
                     continue
                 key = (span.checksum.file, span.checksum.offset)
                 exact = span.stride is None and span.offset == span.checksum.offset
-                if exact and chunk.numel * tensor.item_bytes == span.checksum.length and tensor.name not in self.known:
+                if exact and chunk.numel * tensor.item_bytes == span.checksum.length:
                     fused.add(key)
+                    if tensor.name in self.known:  # the interrupted pass compared it
+                        self.checked.add(key)
+                        self.result.crcs += 1
                 else:
                     others[key] = span.checksum
         for checksum in self.made.checksums:
@@ -177,8 +181,17 @@ class FullPass:
     def _keep(self, scan: TensorScan) -> None:
         with self.lock:
             self.result.scans[scan.name] = scan
-            if self.done is not None and scan.complete:
+            if self.done is not None and scan.complete and not self._damaged(scan.name):
                 self.done(scan)
+
+    def _damaged(self, name: str) -> bool:
+        """A tensor whose checksum differs is read again by the pass that continues this one, so that it says so."""
+        tensor = self.made.tensors.get(name)
+        spans = [c.span() for c in tensor.chunks] if tensor is not None and self.differ else []
+        return any(
+            s is not None and s.checksum is not None and (s.checksum.file, s.checksum.offset) in self.differ
+            for s in spans
+        )
 
     def _opener(self) -> Opener:
         return self._open
@@ -220,6 +233,7 @@ class FullPass:
             self.checked.add(key)
             self.result.crcs += 1
             if crc != checksum.crc:
+                self.differ.add(key)
                 text = (
                     f"{checksum.file}: the bytes of {checksum.member} "
                     f"have CRC {crc:08x}, {checksum.crc:08x} was recorded"

@@ -13,6 +13,8 @@ from ddaudit.errors import Exit, Problem, UsageProblem
 from ddaudit.findings import Finding, Status, Verdict
 
 if TYPE_CHECKING:
+    from ddaudit.checkpoint.collect import Options
+    from ddaudit.checkpoint.manifest import Journal
     from ddaudit.checkpoint.passes import Progress
     from ddaudit.engine.waivers import Waivers
     from ddaudit.evidence.checkpoint import CheckpointFacts
@@ -85,10 +87,10 @@ class AuditResult:
 
 def audit_path(
     path: str, *, level: str = "full", job: str | None = None, target: Target = (None, None, None),
-    jobs: int = 1, progress: Progress | None = None, waivers: Waivers | None = None,
+    jobs: int = 1, progress: Progress | None = None, waivers: Waivers | None = None, resume: str | None = None,
 ) -> AuditResult:  # fmt: skip
     """Audits the checkpoint at ``path``. ``target`` is (processes, tp, pp) of the job that will resume. What
-    ``waivers`` cover counts as OK.
+    ``waivers`` cover counts as OK. ``resume`` is the journal of a full audit that was interrupted.
 
     Raises:
         CheckpointProblem: the path cannot be opened at all.
@@ -97,7 +99,10 @@ def audit_path(
 
     begin = time.perf_counter()
     options = Options(level=level, jobs=jobs, progress=progress, target=_target(target), job=_job(job))  # type: ignore[arg-type]
+    journal = _journal(path, resume, options) if resume is not None and level == "full" else None
     collected = collect(path, options)
+    if journal is not None:
+        journal.close(finished=True)
     collected.folder.close()
     findings = tuple(judge_facts(collected.facts))
     if waivers is not None:
@@ -161,21 +166,27 @@ def _job(path: str | None) -> dict[str, tuple[int, str]]:
     return {fact: (flat[key], f"{key} in {path}") for key, fact in _JOB_FACTS.items() if type(flat.get(key)) is int}
 
 
+def _journal(path: str, file: str, options: Options) -> Journal:
+    """The journal of a full pass over these very files (names, sizes, times), its results handed to the options."""
+    from ddaudit.checkpoint.folder import open_folder
+    from ddaudit.checkpoint.manifest import Journal
+
+    listing = open_folder(path)[0].listing
+    stamp = "|".join(f"{n}:{s}:{listing.mtimes.get(n, 0)}" for n, s in sorted(listing.sizes.items()))
+    journal = Journal(Path(file), stamp)
+    options.known, options.done = journal.known, journal.add
+    return journal
+
+
 def make_manifest(
     path: str, jobs: int, resume: str | None, progress: Progress | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The manifest of a checkpoint, and what in it could not be read."""
     from ddaudit.checkpoint.collect import Options, collect
-    from ddaudit.checkpoint.folder import open_folder
-    from ddaudit.checkpoint.manifest import Journal, manifest_of
+    from ddaudit.checkpoint.manifest import manifest_of
 
     options = Options(level="full", jobs=jobs, digest=True, progress=progress)
-    journal = None
-    if resume is not None:
-        listing = open_folder(path)[0].listing
-        stamp = "|".join(f"{n}:{s}:{listing.mtimes.get(n, 0)}" for n, s in sorted(listing.sizes.items()))
-        journal = Journal(Path(resume), stamp)
-        options.known, options.done = journal.known, journal.add
+    journal = _journal(path, resume, options) if resume is not None else None
     collected = collect(path, options)
     if journal is not None:
         journal.close(finished=True)
