@@ -14,10 +14,12 @@ MAKERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "torchsnapshot": ("torchsnapshot", more.torchsnapshot),
     "composer": ("composer", more.composer),
     "nemo": ("nemo", more.nemo),
-    "verl": ("verl", more.verl),
+    "verl": ("verl", lambda root: more.verl(root / "global_step_6", ranks=1)),
     "zarr": ("zarr", more.zarr),
     "ZeRO 3": ("deepspeed", more.deepspeed3),
 }
+
+PAIR = {"verl of 2 ranks": ("verl", more.verl)}
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -47,7 +49,7 @@ DAMAGE = [
     ("torchsnapshot", "BROKEN", "file.truncated", cut("emb.weight")),
     ("composer", "BROKEN", "file.truncated", cut("ep0-ba6-rank0.pt")),
     ("nemo", "BROKEN", "complete.file-missing", without("__1_0.distcp")),
-    ("verl", "BROKEN", "complete.shard-missing", without("optim_world_size_2_rank_1.pt")),
+    ("verl of 2 ranks", "BROKEN", "complete.shard-missing", without("optim_world_size_2_rank_1.pt")),
     ("zarr", "WRONG", "shard.hole", without("1.0")),
     ("zarr", "BROKEN", "file.truncated", cut("0.0")),
     ("ZeRO 3", "WRONG", "shard.exchanged", exchange("*_rank_0_mp*optim*", "*_rank_2_mp*optim*")),
@@ -64,7 +66,7 @@ def test_a_good_checkpoint_is_recognised_and_no_alarm(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize(("name", "word", "kind", "edit"), DAMAGE)
 def test_a_damaged_one_is_named(name: str, word: str, kind: str, edit: Callable[[Path], None], tmp_path: Path):
-    folder = MAKERS[name][1](tmp_path)
+    folder = (MAKERS | PAIR)[name][1](tmp_path)
     edit(folder)
     result = audit(folder)
     assert kind in ids(result) and result.word == word, (result.word, ids(result))
