@@ -18,6 +18,8 @@ _MEMORY = 4 << 30
 _CPU_S = 3600
 _KERAS_MEMBER = "model.weights.h5"
 _BLOCK_BYTES = 8 << 20
+#: How h5py and zipfile say that a file is not what it should be.
+REFUSALS = (OSError, RuntimeError, ValueError, KeyError, MemoryError, zipfile.BadZipFile)
 
 
 def main(argv: list[str]) -> int:
@@ -26,7 +28,7 @@ def main(argv: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     try:
         document = describe(argv[0], argv[1])
-    except (OSError, RuntimeError, ValueError, KeyError, MemoryError, zipfile.BadZipFile) as error:
+    except REFUSALS as error:
         document = {"error": f"{type(error).__name__}: {error}"[:300]}
     sys.stdout.write(json.dumps(document, allow_nan=False))
     return 0

@@ -56,7 +56,8 @@ def command() -> None:
 @report_option(bare=False)
 @json_option
 def audit(path: str, level: str, job: str | None, target_ranks: int | None, tp: int | None, pp: int | None,
-          resume: str | None, jobs: int, waivers: str | None, reports: tuple[Target, ...], as_json: bool) -> int:  # fmt: skip
+          resume: str | None, jobs: int, waivers: str | None, reports: tuple[Target, ...],
+          as_json: bool) -> int:  # fmt: skip
     """Is the checkpoint complete, intact and resumable?
 
     Exit 0: OK or DEGRADED. 1: NOT-RESUMABLE, WRONG, BROKEN or SECURITY. 3: UNKNOWN.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from ddaudit.findings import Finding, Status, Verdict
 
 if TYPE_CHECKING:
     from ddaudit.checkpoint.collect import Options
-    from ddaudit.checkpoint.manifest import Journal
     from ddaudit.checkpoint.passes import Progress
     from ddaudit.engine.waivers import Waivers
     from ddaudit.evidence.checkpoint import CheckpointFacts
@@ -99,10 +99,8 @@ def audit_path(
 
     begin = time.perf_counter()
     options = Options(level=level, jobs=jobs, progress=progress, target=_target(target), job=_job(job))  # type: ignore[arg-type]
-    journal = _journal(path, resume, options) if resume is not None and level == "full" else None
-    collected = collect(path, options)
-    if journal is not None:
-        journal.close(finished=True)
+    with _journal(path, resume if level == "full" else None, options):
+        collected = collect(path, options)
     collected.folder.close()
     findings = tuple(judge_facts(collected.facts))
     if waivers is not None:
@@ -166,8 +164,13 @@ def _job(path: str | None) -> dict[str, tuple[int, str]]:
     return {fact: (flat[key], f"{key} in {path}") for key, fact in _JOB_FACTS.items() if type(flat.get(key)) is int}
 
 
-def _journal(path: str, file: str, options: Options) -> Journal:
-    """The journal of a full pass over these very files (names, sizes, times), its results handed to the options."""
+@contextmanager
+def _journal(path: str, file: str | None, options: Options) -> Iterator[None]:
+    """Takes what an interrupted pass over these very files (names, sizes, times) left in ``file``, and notes there what
+    this one finishes; without a file, nothing."""
+    if file is None:
+        yield
+        return
     from ddaudit.checkpoint.folder import open_folder
     from ddaudit.checkpoint.manifest import Journal
 
@@ -175,7 +178,12 @@ def _journal(path: str, file: str, options: Options) -> Journal:
     stamp = "|".join(f"{n}:{s}:{listing.mtimes.get(n, 0)}" for n, s in sorted(listing.sizes.items()))
     journal = Journal(Path(file), stamp)
     options.known, options.done = journal.known, journal.add
-    return journal
+    finished = False
+    try:
+        yield
+        finished = True
+    finally:
+        journal.close(finished=finished)
 
 
 def make_manifest(
@@ -186,10 +194,8 @@ def make_manifest(
     from ddaudit.checkpoint.manifest import manifest_of
 
     options = Options(level="full", jobs=jobs, digest=True, progress=progress)
-    journal = _journal(path, resume, options) if resume is not None else None
-    collected = collect(path, options)
-    if journal is not None:
-        journal.close(finished=True)
+    with _journal(path, resume, options):
+        collected = collect(path, options)
     collected.folder.close()
     made = manifest_of(collected)
     unread = [n for n, t in made["tensors"].items() if t["digest"] is None and t["dtype"] != "?"]

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 
 from ddaudit.inert.nodes import Malformed
 
-
 _EDGE_BYTES = 4096
 
 
