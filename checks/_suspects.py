@@ -9,7 +9,7 @@ import numpy as np
 
 from ddaudit.api import window_code
 
-from ._windows import Saving, View
+from ._windows import SIGMAS, Saving, View
 
 __all__ = ["Suspect", "suspects"]
 
@@ -84,15 +84,12 @@ def _by_window(id: str, what: str, saving: Saving | None, proof: str, next: str,
     return Suspect(id, what, price, WORTH, row, proven, next, specific=True)
 
 
-THREADS_PER_CORE = 4.0
-
-
 def _threads(view: View) -> Iterator[Suspect]:
     """More threads than cores: those of the ranks, or those of their workers."""
     masks = view.series("core_mask")
     cores = 1 if masks is None else bin(int(np.bitwise_or.reduce(masks[:, -1].astype(np.int64)))).count("1")
     threads = sum(view.typical("threads", row) for row in range(view.rows))
-    if threads <= THREADS_PER_CORE * cores + THREADS_AT_REST * view.rows:
+    if threads <= cores + THREADS_AT_REST * view.rows:
         return
     what = f"{threads:g} threads of {view.rows} rank(s) and their workers share {cores} cores"
     alone, idle = view.saving("one-thread", length="whole"), view.saving("idle-workers", length="whole")
@@ -164,17 +161,45 @@ OTHERS = 0.5
 
 
 def _input(view: View, share: float) -> Iterator[Suspect]:
-    """Waiting for data that all ranks have."""
-    waited = np.nan_to_num(view.books.lines["input"]).min(axis=0)
+    """Waiting for data that all ranks have, in the same steps or in different ones: where ranks wait in different
+    steps, each waits for the others too, and only the window says what all of it costs."""
+    waits = np.nan_to_num(view.books.lines["input"])
+    waited, each = waits.min(axis=0), waits.mean(axis=1)
     rare = float(np.median(waited)) < 0.5 * float(waited.mean())
     price = float(waited.mean()) if rare else view.shared("input")
-    if price < 0.5 * share * view.step_s:
+    everyone = float(each.min()) >= max(EVERYONE * float(each.max()), 0.5 * share * view.step_s)
+    if price < 0.5 * share * view.step_s and not everyone:
         return
     saving = view.saving("memory-input", rare=rare, length="own")
     proof = _without(saving, "on batches from memory") if saving is not None and saving.agrees(price) else ""
+    if everyone and proof and saving is not None:
+        price = max(price, saving.seconds)
     id, what = _loader(view)
-    text = f"every rank waits {_ms(price)} a step for data; {what}"
+    if id == "perf.worker-respawn" and not proof:
+        proof = _after_restarts(view)
+    text = f"every rank waits for data, and that costs {_ms(price)} a step; {what}"
     yield Suspect(id, text, price, min(share, SOME) if rare else share, None, proof, "batches from memory")
+
+
+EVERYONE = 1 / 3
+"""All ranks wait where the one that waits least waits a third of what the one that waits most does: workers that share
+cores do not get equal shares of them."""
+
+
+def _after_restarts(view: View) -> str:
+    """The proof that the run itself holds: steps right after a restart of the workers against the others."""
+    waits, started, _ = _reads(view)
+    after, others = waits[started], waits[~started]
+    if len(after) < LEAST_RESTARTS or len(others) < LEAST_RESTARTS:
+        return ""
+    error = float(np.hypot(np.std(after, ddof=1) / len(after) ** 0.5, np.std(others, ddof=1) / len(others) ** 0.5))
+    if float(after.mean() - others.mean()) < SIGMAS * error:
+        return ""
+    told = f"{_ms(float(after.mean()))} for data, the {len(others)} others {_ms(float(others.mean()))}"
+    return f"the {len(after)} steps right after a restart wait {told}"
+
+
+LEAST_RESTARTS = 3
 
 
 SOME = 0.25

@@ -48,6 +48,7 @@ from ddaudit.evidence import (
     WatchedRank,
     WatchedScript,
     WrongResult,
+    Xid,
     confirm,
     suspect,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "WatchedScript",
     "Where",
     "WrongResult",
+    "Xid",
     "check",
     "confirm",
     "draft",

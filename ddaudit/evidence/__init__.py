@@ -6,7 +6,7 @@ from ddaudit.evidence.bandwidth import Fit, algbw_gbps, busbw_gbps, fit_alpha_be
 from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
 from ddaudit.evidence.collectives import CollectivePoint, CollectiveSweep, PairTime, Spread, WrongResult
 from ddaudit.evidence.command import CommandRun
-from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport
+from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport, Xid
 from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
 from ddaudit.evidence.forecast import ForecastFacts, Prediction
 from ddaudit.evidence.host import HostLoad, Neighbour
@@ -67,6 +67,7 @@ __all__ = [
     "WatchedRank",
     "WatchedScript",
     "WrongResult",
+    "Xid",
     "algbw_gbps",
     "busbw_gbps",
     "confirm",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ddaudit.evidence.base import JsonEvidence
 
-__all__ = ["Device", "DeviceProcess", "DeviceReport", "SlowCall"]
+__all__ = ["Device", "DeviceProcess", "DeviceReport", "SlowCall", "Xid"]
 
 
 class _Strict(BaseModel):
@@ -30,6 +30,15 @@ class SlowCall(_Strict):
 
     function: str
     seconds: float
+
+
+class Xid(_Strict):
+    """One of NVIDIA's error numbers in the kernel log, of one device; ``last_s`` is seconds after boot."""
+
+    bus_id: str
+    code: int
+    count: int
+    last_s: float | None = None
 
 
 class Device(_Strict):
@@ -113,3 +122,6 @@ class DeviceReport(JsonEvidence):
     expected: int | None = None
     missing: str | None = None
     devices: tuple[Device, ...] = ()
+    xids: tuple[Xid, ...] | None = None
+    """None where the kernel log was not readable; ``xids_missing`` says why."""
+    xids_missing: str | None = None

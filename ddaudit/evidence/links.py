@@ -59,8 +59,9 @@ class Interface(_Strict):
 
 class LinkTrials(JsonEvidence):
     """A round-robin tournament. ``members`` are ranks, one of each host (all ranks of one host where there is only
-    one), and ``hosts`` their hosts. ``work_s`` holds each member's times of the same piece of work. ``left_out`` counts
-    pairs that the budget left no time for."""
+    one), and ``hosts`` their hosts. ``work_s`` holds each member's times of the same piece of work: passes before the
+    messages and, where a member was slow in all of those, more of them afterwards. ``left_out`` counts pairs that the
+    budget left no time for."""
 
     kind: ClassVar[str] = "links"
 
@@ -91,6 +92,14 @@ class LinkTrials(JsonEvidence):
             budget_s=heads[0]["budget_s"],
             expected_gbps=heads[0].get("expected_gbps"),
             meetings=tuple(Meeting(**e["meeting"]) for s in streams for e in s.of("meeting")),
-            work_s={e["rank"]: tuple(e["seconds"]) for s in streams for e in s.of("work")},
+            work_s=_worked(streams),
             interfaces=tuple(Interface(**e["interface"]) for s in streams for e in s.of("interface")),
         )
+
+
+def _worked(streams: Sequence[Stream]) -> dict[int, tuple[float, ...]]:
+    """Times by member, in the order in which all of them worked."""
+    found: dict[int, tuple[float, ...]] = {}
+    for event in (e for s in streams for e in s.of("work")):
+        found[event["rank"]] = (*found.get(event["rank"], ()), *event["seconds"])
+    return found

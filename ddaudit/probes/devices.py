@@ -23,6 +23,7 @@ from ddaudit.context import ProbeContext
 from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport, SlowCall
 from ddaudit.probes import _gpu_load
+from ddaudit.probes._kernel_log import find_xids, kernel_log
 from ddaudit.probes._nvml import Gpu
 from ddaudit.probes._nvml_stub import load_stub
 from ddaudit.redact import redact_text
@@ -39,7 +40,8 @@ ABSENT = {12: "the loader finds no libnvidia-ml.so.1", 9: "libnvidia-ml.so.1 is 
 class DevicesParams(BaseModel):
     """``window_s``: how long to look, every ``interval_s``. ``load`` runs matrix products and copies on the devices
     meanwhile (CUDA runs only): link and clocks of an idle device say nothing. ``expected``: how many there should be.
-    ``stub`` replaces the driver by a stand-in with the named faults, to prove the checks."""
+    ``stub`` replaces the driver by a stand-in with the named faults, and ``kernel_log`` the kernel's log by these
+    records, to prove the checks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,6 +50,7 @@ class DevicesParams(BaseModel):
     load: bool = True
     expected: int | None = Field(None, ge=0, le=1024)
     stub: Mapping[str, int] | None = None
+    kernel_log: tuple[str, ...] | None = None
 
 
 @probe("devices", produces=(DeviceReport,), params=DevicesParams, where="hosts")
@@ -75,7 +78,7 @@ def devices(context: ProbeContext, params: DevicesParams) -> None:
         context.events.emit_evidence(DeviceReport(**report, missing=f"{what} (there are {found})"))
         return
     gpus = [Gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    report |= _versions(pynvml)
+    report |= _versions(pynvml) | _xids(params)
     for gpu in gpus:
         _identity(gpu)
     with _loaded(context, params) as load:
@@ -100,6 +103,16 @@ def _versions(nvml: Any) -> dict[str, str | None]:
     except nvml.NVMLError:
         found["cuda"] = None
     return found
+
+
+def _xids(params: DevicesParams) -> dict[str, Any]:
+    """Xids of the kernel log, or why there are none to tell. A stand-in for the driver has nothing in the real log."""
+    if params.stub is not None and params.kernel_log is None:
+        return {"xids": ()}
+    try:
+        return {"xids": find_xids(kernel_log() if params.kernel_log is None else params.kernel_log)}
+    except OSError as error:
+        return {"xids_missing": f"the kernel log is not readable: /dev/kmsg: {error.strerror}"}
 
 
 def _identity(gpu: Gpu) -> None:

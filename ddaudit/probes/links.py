@@ -25,6 +25,9 @@ __all__ = ["LinksParams", "links"]
 PLANT_S = 0.15
 PINGS = 11
 WORK_SIZE, WORK_CALLS, WORK_PASSES = 256, 60, 3
+#: A member whose work took this many times the others' works again, as often as suspects meet again, this much later:
+#: a core that was busy for a moment is not a slow host.
+SLOW_WORK, LATER_S = 1.5, 0.4
 
 
 class LinksParams(BaseModel):
@@ -59,7 +62,7 @@ def links(context: ProbeContext, params: LinksParams) -> None:
     context.events.emit("links", members=members, budget_s=params.budget_s, expected_gbps=params.expected_gbps)
     field = _Field(context, params, members)
     before = interface_bytes()
-    field.work()
+    slow = field.work()
     began = time.monotonic()
     planned = list(rounds(len(members)))
     done = 0
@@ -73,6 +76,11 @@ def links(context: ProbeContext, params: LinksParams) -> None:
         for _ in range(params.again):
             for pairs in confirmation_rounds(one, len(members)):
                 field.play(pairs, again=True)
+    for _ in range(params.again):
+        if not slow:
+            break
+        time.sleep(LATER_S)
+        slow = field.work()
     left_out = sum(len(pairs) for pairs in planned[done:])
     context.events.emit("links-end", rounds=done, left_out=left_out)
     _tell_interfaces(context, members, before)
@@ -115,8 +123,9 @@ class _Field:
         dist.broadcast(left, src=0)
         return bool(left.item())
 
-    def work(self) -> None:
-        """Times the same piece of work several times, while nobody sends."""
+    def work(self) -> bool:
+        """Times the same piece of work several times, while nobody sends. True, on all ranks, where a member was slower
+        than the others in each pass."""
         import torch
         import torch.distributed as dist
 
@@ -129,11 +138,27 @@ class _Field:
                 matrix = matrix @ matrix
             synchronize(self.device)
             if self._planted("slow-host"):
-                time.sleep(2 * PLANT_S)
+                time.sleep(PLANT_S)
             if number:  # the first pass warms up
                 seconds.append(time.perf_counter() - began)
         if self.me is not None:
             self.context.events.emit("work", rank=self.context.rank, seconds=seconds)
+        return self._one_is_slow(seconds)
+
+    def _one_is_slow(self, seconds: list[float]) -> bool:
+        import torch
+        import torch.distributed as dist
+
+        table = torch.zeros(len(self.members), len(seconds), dtype=torch.float64, device=self.device)
+        if self.me is not None:
+            table[self.me] = torch.tensor(seconds, dtype=torch.float64)
+        dist.all_reduce(table)
+        rows = table.tolist()
+        for member, mine in enumerate(rows):
+            others = [row for m, row in enumerate(rows) if m != member]
+            if others and min(t / median(o[i] for o in others) for i, t in enumerate(mine)) > SLOW_WORK:
+                return True
+        return False
 
     def _planted(self, plant: str) -> bool:
         return self.params.plant == plant and self.me == len(self.members) - 1

@@ -21,7 +21,7 @@ from ddaudit.evidence import DeviceReport, EventWriter, read_streams
 from ddaudit.findings import Finding, Status
 from ddaudit.probes import _gpu_load
 from ddaudit.probes._nvml_stub import load_stub
-from ddaudit.probes.devices import DevicesParams, devices
+from ddaudit.probes.devices import DevicesParams, _xids, devices
 from ddaudit.runbook.model import PlannedStep
 
 REGISTRY = packs.load(entries=False, environment=False).registry
@@ -227,3 +227,36 @@ def test_the_load_ends_at_once_where_torch_sees_no_device(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert _gpu_load.main(60.0) == 1
+
+
+def logged(tmp_path: Path, *texts: str, **params: Any) -> list[Finding]:
+    records = [f"4,{number},{number}000000,-;{text}" for number, text in enumerate(texts, start=1)]
+    found = report(tmp_path, {"count": 2}, kernel_log=records, **params)
+    return list(judge(REGISTRY.checks["device.xid"], {"devices": found}, step=STEP))
+
+
+def test_an_xid_of_a_broken_device_names_it_by_its_place_on_the_bus(tmp_path: Path) -> None:
+    fell = "NVRM: Xid (PCI:0000:11:00): 79, pid=9, GPU has fallen off the bus."
+    (found,) = logged(tmp_path, "usb 1-1: new device", fell, fell)
+    assert (found.id, found.status, found.measured) == ("device.xid", Status.FAIL, 2)
+    assert found.where.device == "GPU-00000000-0000-0000-0000-000000000001" and "last 3 s after boot" in found.text
+
+
+def test_an_xid_of_a_device_that_is_gone_is_told_by_its_address(tmp_path: Path) -> None:
+    (found,) = logged(tmp_path, "NVRM: Xid (PCI:0000:9d:00): 94, pid=9, Contained: SM")
+    assert (found.status, found.where.device) == (Status.WARN, "pci:0000:9d:00".removeprefix("pci:"))
+
+
+def test_xids_that_programs_cause_accuse_no_device(tmp_path: Path) -> None:
+    (found,) = logged(tmp_path, *(f"NVRM: Xid (PCI:0000:10:00): {code}, pid=9" for code in (13, 31, 43, 43, 45)))
+    assert found.status is Status.PASS and "43 (2 times)" in found.text
+
+
+def test_a_kernel_log_that_may_not_be_read_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> Any:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setitem(_xids.__globals__, "kernel_log", refused)
+    found = _xids(DevicesParams())
+    (told,) = judge(REGISTRY.checks["device.xid"], {"devices": DeviceReport(host="n", **found)}, step=STEP)
+    assert told.status is Status.SKIP and "/dev/kmsg: Operation not permitted" in told.text
