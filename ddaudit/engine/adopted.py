@@ -39,7 +39,9 @@ def judge_adopted(run_dir: Path, packs: Packs, runbook: str = "pre-merge") -> Re
         seconds=round(last - first, 3), folder=STEP,
     )  # fmt: skip
     facts = collect("cpu", "the script decides", ["ddaudit", "report", run_dir.name])
-    head = Head(command="watch", created=first, facts=facts | {"runbook": plan.runbook, "judged_on": socket.gethostname()})
+    head = Head(
+        command="watch", created=first, facts=facts | {"runbook": plan.runbook, "judged_on": socket.gethostname()}
+    )
     journal = Journal(head, (), {step.id: ended}, End(seconds=last - first), round(last - first, 3))
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)
     record = build_record(journal, plan, judged, None)

@@ -133,7 +133,8 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
     reported = any(stream.first("rank") for stream in streams)
     evidence, damage = gather(run_dir, step.id, evidence_kinds(packs.registry))
     kept: dict[str, Any] = {"started": started, "seconds": round(ended.seconds, 3), "folder": step.id}
-    state, reason = ("done", None) if reported else ("failed", NO_RANK)
+    stuck = NO_RANK if ended.hang_s is None else f"no progress for {ended.hang_s:.0f} s before any rank's first update"
+    state, reason = ("done", None) if reported else ("failed", stuck)
     return ended, Outcome(step, state, reason, **kept, evidence=evidence, damage=damage)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,9 +44,7 @@ def watch_workers(recorder: Recorder) -> None:
         wrap(kind, "fetch", hooked)
 
 
-def _note(
-    recorder: Recorder, worker: int, fetch_number: int, before: dict[str, int], after: dict[str, int]
-) -> None:
+def _note(recorder: Recorder, worker: int, fetch_number: int, before: dict[str, int], after: dict[str, int]) -> None:
     rank = int(recorder.reporter.notes.get("rank", os.environ.get("RANK", "0")))
     drawn = {k: v for k, v in before.items() if after.get(k, v) != v}
     path = recorder.reporter.folder / f"worker-{rank}-{worker}-{os.getpid()}.jsonl"

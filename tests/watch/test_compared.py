@@ -1,4 +1,4 @@
-"""``ddaudit watch --compare-single`` and ``--baseline``: two runs of one command, from the command line to the finding."""
+"""``ddaudit watch --compare-single`` and ``--baseline``: two runs of one command, judged together."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import ddaudit
+import pytest
+
+from ddaudit.cli.main import main
 
 TRAIN = """
-import argparse, torch, torch.distributed as dist
+import argparse, os, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=8)
 args = parser.parse_args()
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", init_method=f"STORE-{os.environ['WORLD_SIZE']}",
+                        rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 torch.manual_seed(0)
 torch.set_num_threads(1)
 rows = torch.randn(512, 8, generator=torch.Generator().manual_seed(1))
@@ -31,15 +34,27 @@ for x, y in loader:
     optimizer.step()
 dist.destroy_process_group()
 """
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+LAUNCH = """
+import os, subprocess, sys
+count = sys.argv[2]
+env = {**os.environ, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+ranks = [subprocess.Popen([sys.executable, *sys.argv[3:]], env={**env, "RANK": str(r)}) for r in range(int(count))]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
 
 
-def watch(folder: Path, *argv: str) -> dict[str, Any]:
-    """The JSON object of one watched command in this folder."""
-    (folder / "train.py").write_text(TRAIN)
-    done = ddaudit("watch", "--json", "--out", str(folder / "runs"), *argv, cwd=folder)
-    assert done.stdout, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+def command(folder: Path, ranks: int, batch: int) -> list[str]:
+    """Starts ranks of the script as a launcher does, without importing torch for it."""
+    (folder / "launch.py").write_text(LAUNCH)
+    (folder / "train.py").write_text(TRAIN.replace("STORE", f"file://{folder}/store-{ranks}-{batch}"))
+    words = ["--nproc-per-node", str(ranks), str(folder / "train.py"), "--batch-size", str(batch)]
+    return [sys.executable, str(folder / "launch.py"), *words]
+
+
+def watch(folder: Path, capfd: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    """The JSON object of one watched command."""
+    main(["watch", "--json", "--out", str(folder / "runs"), *argv])
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)
     return found
 
 
@@ -48,23 +63,27 @@ def of(found: dict[str, Any], check: str) -> list[tuple[str, str]]:
     return [(f["status"], f["text"]) for f in found["findings"] if f["check"] == check]
 
 
-def test_one_rank_and_two_are_compared_and_a_bigger_batch_is_held_against_the_baseline(tmp_path: Path):
+def test_one_rank_and_two_are_compared_and_a_bigger_batch_is_held_against_the_baseline(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     """The launcher is told to start one rank, whose batch is doubled; that run then serves as the baseline of one
     whose batch doubles while its learning rate stays."""
-    found = watch(tmp_path, "--compare-single", "--", *TORCHRUN, "2", "train.py", "--batch-size", "8")
+    found = watch(tmp_path, capfd, "--compare-single", "--", *command(tmp_path, 2, 8))
     ((status, text),) = of(found, "script.single")
     assert (status, found["exit_code"]) == ("PASS", 0)
     assert "on 2 ranks" in text and "same batch of 16" in text
     (alone,) = (p for p in (tmp_path / "runs").iterdir() if p.name.endswith("-single"))
-    grown = watch(tmp_path, "--baseline", str(alone), "--", *TORCHRUN, "1", "train.py", "--batch-size", "32")
+    grown = watch(tmp_path, capfd, "--baseline", str(alone), "--", *command(tmp_path, 1, 32))
     ((status, text),) = of(grown, "script.baseline")
     assert (status, grown["verdict"]) == ("WARN", "WARN")
     assert "batch 32 is 2 times the baseline's" in text
     assert of(found, "script.baseline")[0][0] == of(grown, "script.single")[0][0] == "SKIP"
 
 
-def test_what_cannot_be_compared_is_a_usage_error_before_anything_runs(tmp_path: Path):
+def test_what_cannot_be_compared_is_a_usage_error_before_anything_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     for argv in (("--compare-single", "--", "true"), ("--baseline", str(tmp_path), "--", "true")):
-        found = watch(tmp_path, *argv)
+        found = watch(tmp_path, capfd, *argv)
         assert (found["verdict"], found["exit_code"]) == ("USAGE", 2)
     assert not (tmp_path / "runs").exists()
