@@ -232,7 +232,7 @@ def test_the_load_ends_at_once_where_torch_sees_no_device(monkeypatch: pytest.Mo
 def logged(tmp_path: Path, *texts: str, **params: Any) -> list[Finding]:
     records = [f"4,{number},{number}000000,-;{text}" for number, text in enumerate(texts, start=1)]
     found = report(tmp_path, {"count": 2}, kernel_log=records, **params)
-    return [f for f in judge(REGISTRY.checks["device.xid"], {"devices": found}, step=STEP)]
+    return list(judge(REGISTRY.checks["device.xid"], {"devices": found}, step=STEP))
 
 
 def test_an_xid_of_a_broken_device_names_it_by_its_place_on_the_bus(tmp_path: Path) -> None:
