@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 from ddaudit.engine.facts import collect
 from ddaudit.engine.folder import JOURNAL
@@ -45,7 +46,7 @@ def judge_adopted(run_dir: Path, packs: Packs, runbook: str = "pre-merge") -> Re
     journal = Journal(head, (), {step.id: ended}, End(seconds=last - first), round(last - first, 3))
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)
     record = build_record(journal, plan, judged, None)
-    script = {"argv": [], "exit_code": None, "signal": None}
+    script: dict[str, Any] = {"argv": [], "exit_code": None, "signal": None}
     return record.model_copy(update={"extra": {"script": script, "trace": str(run_dir / "events" / STEP)}})
 
 
