@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip
+from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedRank, WatchedScript, check, fail, ok, skip
 
 from ._arrays import Table, place, recorded
 from ._watched import COUNT, LARGEST, accumulation, claimed, framework, near, planted, readers, unknown, world
+
+#: Where a checkpoint keeps its step number.
+STORED = ("global_step", "step", "trainer.global_step")
 
 
 def global_samples(trace: TrainingTrace, script: WatchedScript) -> float | None:
@@ -183,7 +186,8 @@ def step_count(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
                        where=place(trace, 0))  # fmt: skip
             return
     updates = max(trace.steps, default=-1) + 1
-    for value, where in claimed(script, "updates").items():
+    limits = {} if _counts_updates(rank) else claimed(script, "updates")
+    for value, where in limits.items():
         if usual > 1 and script.exit_code == 0 and updates > 3 and abs(updates * usual - value) < usual:
             text = f"the script ends after {updates} updates of {usual:g} micro-batches; {where} says {value} steps"
             yield fail("step.counted-in-micro-batches", text, measured=updates, unit="updates", limit=value,
@@ -202,9 +206,17 @@ def step_count(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
              limit_source=source)  # fmt: skip
 
 
+def _counts_updates(rank: WatchedRank) -> bool:
+    """True where the step number of a saved checkpoint is the number of updates: a run that ends before its step limit
+    was then stopped for another reason."""
+    saves = [c for c in rank.checkpoints if c["action"] == "save" and c["update"] > 2]
+    stored = [(v, c["update"]) for c in saves for k, v in c["numbers"].items() if k in STORED]
+    return bool(stored) and all(abs(value - update) <= 1 for value, update in stored)
+
+
 def _stored_off(saved: Mapping[str, Any], usual: float) -> bool:
     """True where a checkpoint's top-level step is neither the number of updates nor one beside it."""
-    steps = [v for k, v in saved["numbers"].items() if k in ("global_step", "step", "trainer.global_step")]
+    steps = [v for k, v in saved["numbers"].items() if k in STORED]
     if "model" not in saved.get("areas", ()):
         return False  # parts of a checkpoint may count something else
     return bool(steps) and saved["update"] > 2 and abs(steps[0] - saved["update"]) > 1

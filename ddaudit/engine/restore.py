@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddaudit.engine.adopted import is_adopted, judge_adopted
 from ddaudit.engine.folder import in_use, refuse_links, writing
 from ddaudit.engine.journal import read_journal
 from ddaudit.engine.rebuild import file_digest, judged_from_disk, rebuild, write_evidence
@@ -25,6 +26,8 @@ def restore(
     """
     refuse_links(run_dir)
     notes: list[str] = []
+    if is_adopted(run_dir):
+        return _kept(judge_adopted(run_dir, packs), run_dir, ["judged from what the ranks have recorded by now"])
     try:
         record = load_record(run_dir)
     except NewerRecord:
@@ -43,7 +46,10 @@ def restore(
 
 
 def _rebuilt(run_dir: Path, packs: Packs, notes: list[str], waivers: Waivers | None = None) -> tuple[Record, list[str]]:
-    record = rebuild(run_dir, packs, waivers)
+    return _kept(rebuild(run_dir, packs, waivers), run_dir, notes)
+
+
+def _kept(record: Record, run_dir: Path, notes: list[str]) -> tuple[Record, list[str]]:
     try:
         with writing(run_dir):
             save_record(record, run_dir)

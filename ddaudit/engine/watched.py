@@ -28,7 +28,7 @@ from ddaudit.watch.companion import other_run
 from ddaudit.watch.join import join
 from ddaudit.watch.launch import Ended, environment, run_command
 
-__all__ = ["Watched", "watch_command"]
+__all__ = ["NO_RANK", "Watched", "watch_command", "watch_plan"]
 
 NO_RANK = (
     "no rank reported: no process imported torch with ddaudit's hook, or none trained (python -I, a container, and "
@@ -67,7 +67,7 @@ def watch_command(asked: Watched, packs: Packs) -> tuple[Record, Path]:
         Problem: the runbook does not fit, the folder cannot be written, or the program cannot be started.
     """
     learn(secrets_of(os.environ, asked.argv, {}))
-    plan, step = _plan(asked, packs)
+    plan, step = watch_plan(packs, asked.runbook, run_id=asked.run_id, argv=asked.argv, device=asked.device)
     run_dir = (asked.out / asked.run_id).absolute()
     facts = collect(asked.device, "the command decides", ["ddaudit", "watch", "--", *asked.argv])
     with closing(RunFolder(run_dir).open(new=True)) as folder:
@@ -87,14 +87,21 @@ def watch_command(asked: Watched, packs: Packs) -> tuple[Record, Path]:
     return record, run_dir
 
 
-def _plan(asked: Watched, packs: Packs) -> tuple[Plan, PlannedStep]:
-    page = load_runbook(packs.runbook(asked.runbook))
-    plan = make_plan(page, packs, {}, run_id=asked.run_id, device=asked.device, seed=0)
+def watch_plan(
+    packs: Packs, runbook: str, *, run_id: str, argv: Sequence[str] = (), device: str = "cpu"
+) -> tuple[Plan, PlannedStep]:
+    """The plan of a watched run: the one step of a runbook that watches.
+
+    Raises:
+        RunbookProblem: none or several of its steps do.
+    """
+    page = load_runbook(packs.runbook(runbook))
+    plan = make_plan(page, packs, {}, run_id=run_id, device=device, seed=0)
     steps = [s for s in plan.steps if s.probe == "watch"]
     if len(steps) != 1:
-        what = f"runbook {asked.runbook!r} has {len(steps)} steps with the probe `watch`"
+        what = f"runbook {runbook!r} has {len(steps)} steps with the probe `watch`"
         raise RunbookProblem(what, expected="one")
-    step = steps[0].model_copy(update={"params": {"argv": redact_argv(asked.argv)}})
+    step = steps[0].model_copy(update={"params": {"argv": redact_argv(argv)}})
     return plan.model_copy(update={"steps": (step,)}), step
 
 
@@ -126,7 +133,8 @@ def _run(asked: Watched, run_dir: Path, step: PlannedStep, packs: Packs) -> tupl
     reported = any(stream.first("rank") for stream in streams)
     evidence, damage = gather(run_dir, step.id, evidence_kinds(packs.registry))
     kept: dict[str, Any] = {"started": started, "seconds": round(ended.seconds, 3), "folder": step.id}
-    state, reason = ("done", None) if reported else ("failed", NO_RANK)
+    stuck = NO_RANK if ended.hang_s is None else f"no progress for {ended.hang_s:.0f} s before any rank's first update"
+    state, reason = ("done", None) if reported else ("failed", stuck)
     return ended, Outcome(step, state, reason, **kept, evidence=evidence, damage=damage)  # type: ignore[arg-type]
 
 

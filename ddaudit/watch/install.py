@@ -46,13 +46,14 @@ def install(folder: Path | None = None, writer: EventWriter | None = None, every
     if _installed and _installed[0].guard.active:
         return _installed[0]
     target = folder or Path(os.environ["DDAUDIT_WATCH_DIR"])
+    target.mkdir(parents=True, exist_ok=True)
     _stacks_on_demand(target)
     recorder = Recorder(Reporter(target, writer), every or int(os.environ.get("DDAUDIT_WATCH_EVERY", "1") or 1))
     _installed[:] = [recorder]
     recorder.models.install()
     recorder.loaders.install(torch.utils.data.dataloader)
     after_import("torchdata.stateful_dataloader.stateful_dataloader", recorder.loaders.install_stateful)
-    watch_workers(recorder, target)
+    watch_workers(recorder)
     for hook in (
         _optimizers,
         _schedulers,
@@ -241,19 +242,17 @@ def _collectives(recorder: Recorder) -> None:
 
 
 def _talking(recorder: Recorder) -> None:
-    claims = recorder.reporter.claims
-
     def parsing(original: Callable[..., Any]) -> Callable[..., Any]:
         def parse(parser: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(parser, *args, **kwargs)
-            recorder.guard.call("options", claims.options, parser, result[0])
+            recorder.guard.call("options", recorder.reporter.claims.options, parser, result[0])
             return result
 
         return parse
 
     def printing(original: Callable[..., Any]) -> Callable[..., Any]:
         def show(*args: Any, **kwargs: Any) -> None:
-            recorder.guard.call("print", claims.text, args)
+            recorder.guard.call("print", recorder.reporter.claims.text, args)
             original(*args, **kwargs)
 
         return show
@@ -271,4 +270,4 @@ def _ending(recorder: Recorder) -> None:
 
     sys.excepthook = failing
     if recorder.reporter.writer is None:
-        atexit.register(lambda: recorder.guard.call("finish", recorder.reporter.finish, recorder, "exit"))
+        atexit.register(lambda: recorder.guard.call("finish", recorder.finish, "exit"))

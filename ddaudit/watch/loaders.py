@@ -108,6 +108,13 @@ class Loaders:
         self._owner: weakref.WeakKeyDictionary[Any, tuple[Loader, int]] = weakref.WeakKeyDictionary()
         self.on_fetch: Callable[[str], None] = lambda when: None
 
+    def forget(self) -> None:
+        """Lets go of every loader and batch."""
+        self.known.clear()
+        self.pending.clear()
+        self._kept.clear()
+        self.in_order = False
+
     def install(self, module: Any) -> None:
         """Hooks a module that has PyTorch's loader classes (torchdata ships a copy of them)."""
         base, single = module._BaseDataLoaderIter, module._SingleProcessDataLoaderIter

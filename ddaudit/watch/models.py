@@ -55,6 +55,13 @@ class Models:
         wrap(nn.Module, "__call__", self._call)
         wrap(nn.parallel.DistributedDataParallel, "__init__", self._ddp)
 
+    def forget(self) -> None:
+        """Lets go of every model; those that train on are found again by their optimizers."""
+        self.roots.clear()
+        self.inner.clear()
+        self.wrapped.clear()
+        self.registered.clear()
+
     def _ddp(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(wrapper: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
             original(wrapper, module, *args, **kwargs)
@@ -104,6 +111,8 @@ class Models:
         for module in top:
             if id(module) not in self.roots and any(id(m) in names for m in module.modules()):
                 self.roots[id(module)] = module
+                if isinstance(module, nn.parallel.DistributedDataParallel) and id(module.module) not in self.inner:
+                    self._note_ddp(module, module.module)  # wrapped before the hooks came
 
     def names(self) -> dict[int, str]:
         """id of a parameter -> its name in its root, wrappers' prefixes left out."""

@@ -35,8 +35,15 @@ class Recorder:
 
     def __init__(self, reporter: Reporter, every: int) -> None:
         self.guard = Guard()
-        self.reporter, self.every = reporter, max(1, every)
+        self.every = max(1, every)
         self.loaders, self.models = Loaders(self.guard), Models(self.guard)
+        self.loaders.on_fetch = self._on_fetch
+        self.models.on_enter, self.models.on_leave = self._on_enter, self._on_leave
+        self._fresh(reporter)
+
+    def _fresh(self, reporter: Reporter) -> None:
+        """Everything that belongs to one training."""
+        self.reporter = reporter
         self.windows: dict[int, Window] = {}
         self.primary: Window | None = None
         self.calls: list[Call] = []
@@ -50,11 +57,20 @@ class Recorder:
         self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
         self.alive: list[weakref.ref[Any]] = []
         self._fetching: dict[str, int] = {}
-        self._last_wait, self._last_cpu = 0.0, time.process_time()
+        self._last_wait, self._last_cpu = self.loaders.wait_s, time.process_time()
         self._last_runqueue = 0.0
         self._norms = math.nan
-        self.loaders.on_fetch = self._on_fetch
-        self.models.on_enter, self.models.on_leave = self._on_enter, self._on_leave
+
+    def begin_again(self, reporter: Reporter) -> None:
+        """Ends the recording and begins another, with nothing of the training before kept alive."""
+        self.finish("followed by another training")
+        self.loaders.forget()
+        self.models.forget()
+        self._fresh(reporter)
+
+    def finish(self, how: str) -> None:
+        """Writes the last summary."""
+        self.reporter.finish(self, how)
 
     # -- optimizers ---------------------------------------------------------------------------------------------
 

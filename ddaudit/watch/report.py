@@ -104,7 +104,7 @@ class Reporter:
         self._last = time.perf_counter()
         if window.updates == 0:
             self.notes["first_optimizer_step"] = optimizer_steps(window.optimizer)
-        if window.updates in (0, 1, 3, 7) or window.updates % 16 == 15:
+        if window.updates in (0, 1, 3, 7) or window.updates % max(16, recorder.every) == 15:
             self.summary(recorder)
 
     def summary(self, recorder: Recorder) -> None:

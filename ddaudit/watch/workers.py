@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +22,7 @@ __all__ = ["watch_workers"]
 NOTED = 3
 
 
-def watch_workers(recorder: Recorder, folder: Path) -> None:
+def watch_workers(recorder: Recorder) -> None:
     """Hooks the fetchers, which run in the workers: each notes its generators around its first fetches."""
     seen: dict[int, int] = {}
 
@@ -36,7 +35,7 @@ def watch_workers(recorder: Recorder, folder: Path) -> None:
             seen[os.getpid()] = count + 1
             before = random_state.worker_streams(fetcher.dataset)
             result = original(fetcher, index)
-            _note(recorder, folder, worker.id, count, before, random_state.worker_streams(fetcher.dataset))
+            _note(recorder, worker.id, count, before, random_state.worker_streams(fetcher.dataset))
             return result
 
         return fetching
@@ -45,12 +44,10 @@ def watch_workers(recorder: Recorder, folder: Path) -> None:
         wrap(kind, "fetch", hooked)
 
 
-def _note(
-    recorder: Recorder, folder: Path, worker: int, fetch_number: int, before: dict[str, int], after: dict[str, int]
-) -> None:
+def _note(recorder: Recorder, worker: int, fetch_number: int, before: dict[str, int], after: dict[str, int]) -> None:
     rank = int(recorder.reporter.notes.get("rank", os.environ.get("RANK", "0")))
     drawn = {k: v for k, v in before.items() if after.get(k, v) != v}
-    path = folder / f"worker-{rank}-{worker}-{os.getpid()}.jsonl"
+    path = recorder.reporter.folder / f"worker-{rank}-{worker}-{os.getpid()}.jsonl"
     try:
         with EventWriter(path) as writer:
             writer.emit("worker", rank=rank, worker=worker, fetch=fetch_number, pid=os.getppid(), drawn=drawn)

@@ -108,3 +108,13 @@ def test_how_a_script_ended_is_told_from_stacks_and_the_source(ended: dict[str, 
     told = script(optimizers=optimizers, notes=notes).model_copy(update=ended)
     (finding,) = said("script.end", run(), told)
     assert finding.startswith(wanted)
+
+
+@pytest.mark.parametrize(("stored", "wanted"), [(STEPS, "PASS"), (2 * STEPS, "FAIL step.counted-in-micro-batches")])
+def test_a_run_stopped_early_by_its_own_count_of_updates_is_not_said_to_count_micro_batches(stored: int, wanted: str):
+    """Half of the step limit may also be where the script was told to stop: its checkpoint's step number decides."""
+    saved = {"action": "save", "update": STEPS, "numbers": {"global_step": stored}, "areas": ["model"]}
+    limit = {"kind": "updates", "value": 2 * STEPS, "source": "option --max-steps"}
+    watched = script(checkpoints=(saved,), claims=(limit,)).model_copy(update={"exit_code": 0})
+    (finding,) = said("script.step-count", run(micro_batches=2.0), watched)
+    assert finding.startswith(wanted)
