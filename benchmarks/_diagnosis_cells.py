@@ -100,16 +100,14 @@ CELLS: tuple[Cell, ...] = (
     Cell("slow wire, latency", "perf.communication-bound", "slow-collective", 40.0, 100.0),
     Cell("slow wire, rate", "perf.communication-bound", "slow-link", 40.0, 100.0),
     Cell("slow reads in the rank", "perf.input-bound", "slow-input", 4.0, 10.0, price=8.0),
-    Cell("slow storage, 1 worker", "perf.input-bound", "slow-storage", 6.0, 12.0, None),
+    Cell("slow storage, 1 worker", "perf.input-bound", "slow-storage", 9.0, 15.0, None),
     Cell("too few workers for decoding", "perf.input-bound", "slow-decode", 6.0, 12.0, None),
     Cell("bursty worker", "perf.bursty-workers", "bursty-workers", 120.0, 240.0, None),
     Cell("worker respawn", "perf.worker-respawn", "worker-respawn", 25.0, 50.0, None),
     Cell("thread storm of workers", "perf.cpu-oversubscribed", "worker-storm", 60.0, 120.0, None),
     Cell("thread storm of ranks", "perf.cpu-oversubscribed", "thread-storm", 25.0, 100.0, None),
     Cell("forced sync", "perf.forced-sync", "forced-sync", 40.0, 100.0, None),
-    Cell(
-        "sync every micro-step", "sync.every-micro-step", "sync-every-micro-step", 25.0, 60.0, None, params=ACCUMULATE
-    ),
+    Cell("sync every micro-step", "sync.every-micro-step", "sync-every-micro-step", 5.0, 15.0, 7.0, params=ACCUMULATE),
     Cell("stage imbalance", "perf.stage-imbalance", "stage-imbalance", rank=LAST, params={"parallel": "pipeline"}),
     Cell(
         "expert imbalance",

@@ -67,7 +67,7 @@ def _persistent(view: View, share: float, core: float, row: int, price: float) -
         return Suspect("perf.straggler-rank", what, price, share, row, "", "swap its host or its data")
     price = own  # the rest of its lateness is waiting for a core, which is the neighbours' doing
     id = "perf.host-work-on-rank0" if cause == "host" and rank == 0 else "perf.straggler-rank"
-    return Suspect(id, what, price, share, row, _alone(view, row, cause, price), "one rank at a time")
+    return Suspect(id, what, price, share, row, _alone(view, row, cause, price), "one rank at a time", line=cause)
 
 
 def _held_back(view: View, row: int, price: float, share: float) -> tuple[str, str, str] | None:
@@ -151,7 +151,13 @@ def _roaming(view: View) -> Iterator[Suspect]:
         spread = float(np.median(np.ptp(alone, axis=0))) if alone.shape[1] else 0.0
         proof = f"on their own, ranks differ by {_ms(spread)} in the same step" if spread >= 0.5 * price else ""
     what = f"ranks take turns in being late, and that costs {_ms(price)} a step"
-    yield Suspect("perf.lateness-roams", what, price, ROAMING, None, proof, "one rank at a time")
+    line = max(OWN, key=lambda name: _behind(view.books.lines[name], late))
+    yield Suspect("perf.lateness-roams", what, price, ROAMING, None, proof, "one rank at a time", line=line)
+
+
+def _behind(line: Table, late: Table) -> float:
+    """Seconds by which a line of the late rank [step] exceeds that of the others, summed over the steps."""
+    return float(sum(line[row, c] - np.median(np.delete(line[:, c], row)) for c, row in enumerate(late)))
 
 
 ROAMING = 0.25

@@ -19,7 +19,8 @@ class Suspect:
     """One possible cause. ``price_s`` is what removing it would save per step; ``row`` the guilty rank's row, None
     where all are alike. ``proof`` says what confirmed it, empty where nothing did; ``next`` is the probe that would.
     ``share`` is the least share of the step from which it is a bottleneck. A ``specific`` cause explains a general one
-    of about its price (garbage collection explains lateness)."""
+    of about its price (garbage collection explains lateness). ``line`` is the line of the books by which a late rank is
+    late; a suspect that ``covers`` a line costs all ranks that line, and lateness by it is a part of that."""
 
     id: str
     what: str
@@ -29,6 +30,8 @@ class Suspect:
     proof: str = ""
     next: str = ""
     specific: bool = False
+    line: str = ""
+    covers: str = ""
 
 
 def suspects(view: View, shares: dict[str, float]) -> list[Suspect]:
@@ -37,7 +40,8 @@ def suspects(view: View, shares: dict[str, float]) -> list[Suspect]:
     found = [*_settings(view), *_memory(view), *_collector(view), *_cores(view, shares["core"])]
     found += [*_lateness(view, shares["straggler"], shares["core"]), *_input(view, shares["input"])]
     found += [*_communication(view, shares["communication"]), *_host(view, shares["host"])]
-    return sorted(found, key=lambda s: -s.price_s)
+    covered = {s.covers for s in found if s.covers}
+    return sorted((s for s in found if s.line not in covered), key=lambda s: -s.price_s)
 
 
 WORTH = 0.1
@@ -57,7 +61,7 @@ def _settings(view: View) -> Iterator[Suspect]:
     """Settings of the loop that cost collectives or threads."""
     rounds, needed = view.typical("grad_syncs", 0), view.trace.job.grad_syncs_per_step
     if needed and rounds > needed + 1e-9:
-        saving = view.saving("sync-once")
+        saving = view.saving("sync-once", length="wire")
         yield _by_window(
             "sync.every-micro-step",
             f"gradients are synchronised {rounds:g} times where {needed:g} is needed",
@@ -168,17 +172,18 @@ def _input(view: View, share: float) -> Iterator[Suspect]:
     rare = float(np.median(waited)) < 0.5 * float(waited.mean())
     price = float(waited.mean()) if rare else view.shared("input")
     everyone = float(each.min()) >= max(EVERYONE * float(each.max()), 0.5 * share * view.step_s)
-    if price < 0.5 * share * view.step_s and not everyone:
+    if price < 0.5 * (WORTH if rare else share) * view.step_s and not everyone:
         return
     saving = view.saving("memory-input", rare=rare, length="own")
     proof = _without(saving, "on batches from memory") if saving is not None and saving.agrees(price) else ""
-    if everyone and proof and saving is not None:
+    covers = "input" if everyone and proof else ""
+    if covers and saving is not None:
         price = max(price, saving.seconds)
     id, what = _loader(view)
-    if id == "perf.worker-respawn" and not proof:
-        proof = _after_restarts(view)
+    restarts = _after_restarts(view) if id == "perf.worker-respawn" else ""
     text = f"every rank waits for data, and that costs {_ms(price)} a step; {what}"
-    yield Suspect(id, text, price, min(share, SOME) if rare else share, None, proof, "batches from memory")
+    least = WORTH if restarts else min(share, SOME) if rare else share
+    yield Suspect(id, text, price, least, None, restarts or proof, "batches from memory", covers=covers)
 
 
 EVERYONE = 1 / 3

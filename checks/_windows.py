@@ -64,18 +64,20 @@ class View:
     def _lengths(self) -> dict[str, Table]:
         """Length of each step [step], by what of it counts: ``whole``, all of the longest rank; ``active``, the longest
         of the ranks' times without waiting for peers or for a core, which a machine with cores to spare would take;
-        ``own``, the longest of what ranks do themselves, without collectives. What neighbours of the job do falls out
-        of the last two, and with it most of the noise."""
+        ``own``, the longest of what ranks do themselves, without collectives; ``wire``, the longest of their times in
+        collectives after the last had come. What neighbours of the job do falls out of the last three, and with it most
+        of the noise."""
         step = recorded(self.trace, "step_s")
         assert step is not None
-        active, own = np.full((2, len(self.trace.steps)), np.nan)
+        active, own, wire = np.full((3, len(self.trace.steps)), np.nan)
         for name in WINDOWS:
             at, books = columns(self.trace, name), ledger(self.trace, name)
             if books is not None:
                 waits = books.lines["peer wait"] + books.lines["waiting for a core"]
                 active[at] = (books.step - waits).max(axis=0)
+                wire[at] = books.lines["communication"].max(axis=0)
                 own[at] = np.sum([books.lines[line] for line in OWN], axis=0).max(axis=0)
-        return {"whole": np.nanmax(step, axis=0), "active": active, "own": own}
+        return {"whole": np.nanmax(step, axis=0), "active": active, "own": own, "wire": wire}
 
     def window(self, name: str) -> Ledger | None:
         """The books of a window, None where the run had none of that name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddaudit.api import CheckpointFacts, Finding, Where, check, ok
+from ddaudit.api import CheckpointFacts, Finding, Where, check, ok, skip
 
 from ._checkpoint_common import faults, finding, home, spoken
 from ._checkpoint_plants import lost_optimizer, lost_rank_rng, lost_sampler, lost_scaler, lost_schedule, old_optimizer
@@ -32,6 +32,9 @@ def optimizer(facts: CheckpointFacts) -> Iterator[Finding]:
     if not _resumable(facts) or area is None:
         return
     config = facts.facts
+    if unread := config.get("master_unread"):
+        yield skip(f"not measured: {unread:,} weights were not held against their master weights, "
+                   "of which the first 2 GiB are read a second time")  # fmt: skip
     absent = not area.present or (measured is None and area.count < 2)
     if absent and not any(f.id.endswith("optimizer.absent") for f in found):
         why = f" ({area.note})" if area.note else ""

@@ -122,7 +122,7 @@ def load_run(run_dir: PathLike, *, rejudge: bool = False, packs: Sequence[PathLi
     Raises:
         EvidenceProblem: the folder cannot be read as a run.
     """
-    from ddaudit.engine import restore
+    from ddaudit.engine.restore import restore
 
     folder = Path(run_dir).resolve()
     return Run(restore(folder, _packs(packs), rejudge=rejudge)[0], folder)

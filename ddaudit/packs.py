@@ -90,20 +90,22 @@ def load(
     entries: bool = True,
     environment: bool = True,
     parts: Sequence[str] = ("checks", "probes"),
+    files: str = "*.py",
 ) -> Packs:
     """Loads the built-in pack, entry points, ``DDAUDIT_PACKS`` and ``folders``, in that order.
 
     ``parts`` says which code is imported: a rank needs probes alone, and importing a hundred checks in each rank of
-    each step would cost more than starting it.
+    each step would cost more than starting it. ``files`` is a pattern of file names: an audit of a checkpoint asks
+    the checkpoint's checks, and all others would take longer to import than half a GiB takes to read.
 
     Raises:
         PackProblem: a folder does not exist or holds nothing of a pack, or an id is declared twice.
     """
     loaded = Packs()
-    _add(loaded, Pack("builtin", builtin(), builtin=True), parts)
+    _add(loaded, Pack("builtin", builtin(), builtin=True), parts, files)
     for folder in named(folders, entries=entries, environment=environment):
         if folder not in [p.folder for p in loaded.packs]:
-            _add(loaded, Pack(folder.name, folder), parts)
+            _add(loaded, Pack(folder.name, folder), parts, files)
     return loaded
 
 
@@ -145,12 +147,12 @@ def _is_pack(folder: Path) -> None:
         raise PackProblem("not a pack", where=str(folder), expected=f"a folder with one of {', '.join(PARTS)}/")
 
 
-def _add(loaded: Packs, pack: Pack, parts: Sequence[str]) -> None:
+def _add(loaded: Packs, pack: Pack, parts: Sequence[str], files: str) -> None:
     _is_pack(pack.folder)
     loaded.packs.append(pack)
     with filling(loaded.registry):
         for part in parts:
-            _import_part(loaded, pack, part)
+            _import_part(loaded, pack, part, files)
     for path in sorted((pack.folder / "runbooks").glob("*.md")):
         if path.stem in loaded.runbooks:
             raise PackProblem(
@@ -161,7 +163,7 @@ def _add(loaded: Packs, pack: Pack, parts: Sequence[str]) -> None:
         loaded.runbooks[path.stem] = path
 
 
-def _import_part(loaded: Packs, pack: Pack, part: str) -> None:
+def _import_part(loaded: Packs, pack: Pack, part: str, files: str) -> None:
     folder = pack.folder / part
     package = f"{pack.module}.{part}"
     if pack.builtin and part == "probes":
@@ -169,7 +171,7 @@ def _import_part(loaded: Packs, pack: Pack, part: str) -> None:
     elif folder.is_dir():
         _declare(pack.module, pack.folder)
         _declare(package, folder)
-    for path in sorted(folder.rglob("*.py")) if folder.is_dir() else []:
+    for path in sorted(folder.rglob(files)) if folder.is_dir() else []:
         relative = path.relative_to(folder).with_suffix("")
         if any(p.startswith("_") for p in relative.parts):
             continue

@@ -205,6 +205,7 @@ _KEPT = (
     "accelerate_ranks",
     "epoch",
     "optimizer_sharding",
+    "master_unread",
 )
 
 

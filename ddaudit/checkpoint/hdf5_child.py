@@ -10,23 +10,28 @@ import json
 import resource
 import sys
 import zipfile
+from pathlib import Path
 from typing import Any
 
 MAX_OBJECTS = 1_000_000
 MAX_ATTRIBUTE_BYTES = 1 << 20
 _MEMORY = 4 << 30
-_CPU_S = 3600
+_CPU_S = 4  # a damaged file can send the library round in circles
+_CPU_BYTES_PER_S = 20 << 20
 _KERAS_MEMBER = "model.weights.h5"
 _BLOCK_BYTES = 8 << 20
+#: How h5py and zipfile say that a file is not what it should be.
+REFUSALS = (OSError, RuntimeError, ValueError, KeyError, MemoryError, zipfile.BadZipFile)
 
 
 def main(argv: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+    cpu_s = _CPU_S + Path(argv[0]).stat().st_size // _CPU_BYTES_PER_S
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     try:
         document = describe(argv[0], argv[1])
-    except (OSError, RuntimeError, ValueError, KeyError, MemoryError, zipfile.BadZipFile) as error:
+    except REFUSALS as error:
         document = {"error": f"{type(error).__name__}: {error}"[:300]}
     sys.stdout.write(json.dumps(document, allow_nan=False))
     return 0

@@ -16,6 +16,7 @@ from ddaudit.evidence.checkpoint import CheckpointDiff
 from ddaudit.inert import Malformed, read_json
 
 SCHEMA = "ddaudit-manifest/1"
+_JOURNAL = "ddaudit-journal/2"  # from 2 on, a tensor in it had the checksum that was recorded for it
 _MAX_BYTES = 1 << 30
 
 
@@ -103,26 +104,39 @@ class Journal:
     def __init__(self, path: Path, stamp: str) -> None:
         self.path = path
         self.known: dict[str, TensorScan] = {}
-        self.stamp = stamp
-        self._load()
-        fresh = not self.known
-        self._file = path.open("w" if fresh else "a", encoding="utf-8")
+        self.stamp = f"{_JOURNAL}|{stamp}"
+        fresh = not self._load()
+        try:
+            self._file = path.open("w" if fresh else "a", encoding="utf-8")
+        except OSError as error:
+            raise EvidenceProblem(f"cannot be written: {error.strerror}", where=str(path)) from None
         if fresh:
-            self._file.write(json.dumps({"stamp": stamp}) + "\n")
+            self._file.write(json.dumps({"stamp": self.stamp}) + "\n")
+            self._file.flush()
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
+        """Reads what an interrupted pass over the same files left; False when the journal must be started anew.
+
+        Raises:
+            EvidenceProblem: the file is something else, which must not be overwritten.
+        """
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
-            return
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return False
+        if not lines:
+            return False
+        if not lines[0].startswith('{"stamp": "'):
+            raise EvidenceProblem("is there and no journal", where=str(self.path), fix="name another file")
         try:
-            if not lines or json.loads(lines[0]).get("stamp") != self.stamp:
-                return
+            if json.loads(lines[0])["stamp"] != self.stamp:
+                return False
             for line in lines[1:]:
                 scan = TensorScan(**json.loads(line))
                 self.known[scan.name] = scan
-        except (ValueError, TypeError, AttributeError):
-            return  # a line cut by the interruption: what stands before it is kept
+        except (ValueError, TypeError, KeyError):
+            pass  # a line cut by the interruption: what stands before it is kept
+        return bool(self.known)
 
     def add(self, scan: TensorScan) -> None:
         fields = {slot: getattr(scan, slot) for slot in TensorScan.__slots__}

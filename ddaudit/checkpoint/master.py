@@ -28,7 +28,10 @@ def check_master(made: Checkpoint, folder: Folder) -> None:
     for name, master in masters.items():
         parameter = name.split("optimizer.state.", 1)[-1]
         weight = low.get(canonical_weight(parameter))
-        if weight is None or weight.numel != master.numel or master.dtype != "float32" or budget < master.nbytes:
+        if weight is None or weight.numel != master.numel or master.dtype != "float32":
+            continue
+        if budget < master.nbytes:
+            made.facts["master_unread"] = made.facts.get("master_unread", 0) + 1
             continue
         budget -= master.nbytes
         try:

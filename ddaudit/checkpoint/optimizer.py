@@ -50,7 +50,13 @@ def optimizer_facts(made: Checkpoint) -> OptimizerFacts | None:
         total = facts if facts.parameters >= total.parameters else total
     _check_groups_alike(made, moments)
     _check_alias(made, [t for mine in moments.values() for t, _, _ in mine])
-    return total
+    return total.model_copy(update={"master": _has_master(made)})
+
+
+def _has_master(made: Checkpoint) -> bool:
+    """float32 copies of the weights are kept among the optimizer's tensors; they are no moments."""
+    names = (t.name for t in made.tensors.values() if area_of(t.name, True) == "optimizer")
+    return any(n.rsplit(".", 1)[-1] in ("fp32", "param", "master") for n in names)
 
 
 def _check_groups_alike(made: Checkpoint, moments: dict[str, list[tuple[Tensor, str, str]]]) -> None:
@@ -102,7 +108,6 @@ def _one_group(
         declared=len(ids) if ids is not None else None,
         missing=tuple(missing[:_NAMES_MAX]),
         moments=tuple(sorted(kinds)),
-        master=any(w in kinds for w in ("fp32", "param", "master")),
         weight_dtypes=tuple(sorted({t.dtype for t in weights})),
         moment_dtypes=tuple(sorted({t.dtype for t, _, _ in moments})),
     )

@@ -70,11 +70,23 @@ def check_promises(made: Checkpoint, by_owner: dict[str, dict[str, Tensor]], gro
         for t in made.tensors.values()
         if area_of(t.name) == "optimizer" and ".state." in t.name and group_of(t.name, "optimizer") == group
     }
-    if is_adam(words) and "exp_avg" in kinds and not (kinds | others) - _FIRST_ONLY:
-        text = f"no parameter has exp_avg_sq, and the groups have betas and eps: Adam cannot continue from {some.name}"
+    lost = is_adam(words) and "exp_avg" in kinds and not (kinds | others) - _FIRST_ONLY
+    if lost or _megatron_lost(made, kinds):
+        text = f"no parameter has exp_avg_sq, and the optimizer is Adam: it cannot continue from {some.name}"
         made.fault("optimizer.state-missing", text, file=some.file, tensor=some.name, key="exp_avg_sq")
     if made.layout in TORCH_STYLE and is_adam(words) and len(by_owner) < _MANY:
         _check_steps(made, by_owner, group, some)
+
+
+def _megatron_lost(made: Checkpoint, kinds: set[str]) -> bool:
+    """Megatron keeps exp_avg for Adam (and for Lion, which its arguments then name), and Adam needs its square."""
+    return (
+        made.layout in ("megatron-legacy", "megatron-dist", "nemo")
+        and made.facts.get("megatron_optimizer", "adam") == "adam"
+        and "exp_avg" in kinds
+        and "exp_avg_sq" not in kinds
+        and not any("exp_avg_sq" in name for name in made.tensors)
+    )
 
 
 def _check_twice(made: Checkpoint, group: str) -> None:

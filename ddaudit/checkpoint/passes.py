@@ -20,6 +20,7 @@ from ddaudit.inert import FileSource, Malformed, Source
 
 Progress = Callable[[int, int], None]
 _OPEN_PER_WORKER = 16
+_BATCH = 256  # checksums that one worker takes at once
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class _Workers(threading.local):
 
     def __init__(self) -> None:
         self.sources: dict[str, Source] = {}
+        self.buffer = memoryview(bytearray(BLOCK_BYTES))
 
 
 class FullPass:
@@ -64,6 +66,7 @@ class FullPass:
         self.workers = _Workers()
         self.opened: list[Source] = []
         self.checked: set[tuple[str, int]] = set()
+        self.differ: set[tuple[str, int]] = set()
         self.total = 0
 
     def run(self) -> PassResult:
@@ -77,7 +80,9 @@ class FullPass:
         with ThreadPoolExecutor(self.jobs) as pool:
             self._drain(pool.map(self._tensor, primary))
             rest += self._missed(primary)
-            self._drain(pool.map(self._checksum, rest))
+            # Most are of a few bytes: handing over each on its own would cost more than reading it.
+            rest.sort(key=lambda c: (c.file, c.offset))
+            self._drain(pool.map(self._checksums, batched(rest)))
         for tensor in placed:
             if tensor.name not in self.result.scans and tensor.alias:
                 first = next((p for p in primary if p.alias == tensor.alias), None)
@@ -117,8 +122,11 @@ class FullPass:
                     continue
                 key = (span.checksum.file, span.checksum.offset)
                 exact = span.stride is None and span.offset == span.checksum.offset
-                if exact and chunk.numel * tensor.item_bytes == span.checksum.length and tensor.name not in self.known:
+                if exact and chunk.numel * tensor.item_bytes == span.checksum.length:
                     fused.add(key)
+                    if tensor.name in self.known:  # the interrupted pass compared it
+                        self.checked.add(key)
+                        self.result.crcs += 1
                 else:
                     others[key] = span.checksum
         for checksum in self.made.checksums:
@@ -155,7 +163,7 @@ class FullPass:
         scan = ArrayScan(tensor.dtype, tensor.numel, nonnegative=is_second_moment(tensor.name), digest=self.digest)
         complete = True
         try:
-            for block in blocks(tensor, self._opener(), self._on_read):
+            for block in blocks(tensor, self._opener(), self._on_read, self.workers.buffer):
                 scan.feed(block)
                 self._count(len(block))
         except Unreadable:
@@ -173,8 +181,17 @@ class FullPass:
     def _keep(self, scan: TensorScan) -> None:
         with self.lock:
             self.result.scans[scan.name] = scan
-            if self.done is not None and scan.complete:
+            if self.done is not None and scan.complete and not self._damaged(scan.name):
                 self.done(scan)
+
+    def _damaged(self, name: str) -> bool:
+        """A tensor whose checksum differs is read again by the pass that continues this one, so that it says so."""
+        tensor = self.made.tensors.get(name)
+        spans = [c.span() for c in tensor.chunks] if tensor is not None and self.differ else []
+        return any(
+            s is not None and s.checksum is not None and (s.checksum.file, s.checksum.offset) in self.differ
+            for s in spans
+        )
 
     def _opener(self) -> Opener:
         return self._open
@@ -187,6 +204,10 @@ class FullPass:
         checksum = piece.span.checksum
         if checksum is not None and piece.done == checksum.length:
             self._compare(checksum, piece.crc)
+
+    def _checksums(self, batch: list[Checksum]) -> None:
+        for checksum in batch:
+            self._checksum(checksum)
 
     def _checksum(self, checksum: Checksum) -> None:
         """A stored CRC on its own: members other than tensors, and storages that are seen through views."""
@@ -212,6 +233,7 @@ class FullPass:
             self.checked.add(key)
             self.result.crcs += 1
             if crc != checksum.crc:
+                self.differ.add(key)
                 text = (
                     f"{checksum.file}: the bytes of {checksum.member} "
                     f"have CRC {crc:08x}, {checksum.crc:08x} was recorded"
@@ -254,6 +276,19 @@ class FullPass:
         for source in self.opened:
             source.close()
         return sorted(changed)
+
+
+def batched(checksums: list[Checksum]) -> list[list[Checksum]]:
+    """Small ones together, up to ``BLOCK_BYTES`` or ``_BATCH`` of them."""
+    made: list[list[Checksum]] = []
+    room = 0
+    for checksum in checksums:
+        if not made or checksum.length > room or len(made[-1]) >= _BATCH:
+            made.append([])
+            room = BLOCK_BYTES
+        made[-1].append(checksum)
+        room -= checksum.length
+    return made
 
 
 def _place(tensor: Tensor) -> tuple[str, int]:

@@ -65,6 +65,32 @@ _OTHER = frozenset(
 )
 _AREA = {word: area for area, words in _WORDS.items() for word in words}
 _RANKED = re.compile(r"^(.*?)[_-]?(?:dp_|tp_|pp_)?rank[_-]?(\d+)$")
+#: One of several: optimizer_g, optimizerD, critic_optimizer, scheduler_g.
+_ONE_OF = (
+    (
+        "optimizer",
+        re.compile(r"^(?:optimizer|optim|opt)(?:_[a-z0-9]{1,16}|[A-Z])$|^[a-zA-Z0-9]{1,16}_(?:optimizer|optim|opt)$"),
+    ),
+    ("schedule", re.compile(r"^(?:lr_)?scheduler(?:_[a-z0-9]{1,16}|[A-Z])$|^[a-zA-Z0-9]{1,16}_scheduler$")),
+)
+_DESCRIBED = frozenset(
+    [
+        "config",
+        "cfg",
+        "name",
+        "type",
+        "class",
+        "args",
+        "kwargs",
+        "params",
+        "hparams",
+        "lr",
+        "step",
+        "steps",
+        "version",
+        "dtype",
+    ]
+)
 _RNG_PARTS = ("rng", "cuda", "torch", "numpy", "python", "cpu", "random")
 _SEARCH = 4  # components looked at from the left
 
@@ -89,6 +115,8 @@ def area_of(name: str, is_tensor: bool = False) -> str | None:
         area = _AREA.get(part) or _AREA.get(part.split("/")[0])
         if area is None and (ranked := _RANKED.match(part)):
             area = _AREA.get(ranked[1])
+        if area is None:
+            area = one_of(part)
         if area is None and (part.startswith("rng_") or part.endswith("_rng_state")):
             area = "rng"
         if area is not None:
@@ -96,10 +124,20 @@ def area_of(name: str, is_tensor: bool = False) -> str | None:
     return "model" if is_tensor else None
 
 
+def one_of(part: str) -> str | None:
+    """The area of a word that names one of several optimizers or schedules."""
+    if part in _AREA or _RANKED.match(part) or part.rsplit("_", 1)[-1] in _DESCRIBED:
+        return None
+    return next((area for area, pattern in _ONE_OF if pattern.match(part)), None)
+
+
 def group_of(name: str, area: str) -> str:
-    """What stands in front of the area word: "" or "rank1", "checkpoint_legacy" ... so that copies are not mixed."""
+    """What stands in front of the area word: "" or "rank1", "checkpoint_legacy" ... so that copies are not mixed; and
+    the word itself where it names one of several."""
     parts = name.split(".")
     for index, part in enumerate(parts[:4]):
+        if one_of(part) == area:
+            return ".".join(parts[: index + 1])
         if area_of(part) == area or area_of(part + ".x") == area:
             return ".".join(parts[:index])
     return ""

@@ -13,8 +13,10 @@ import numpy as np
 import xxhash
 
 TILE_BYTES = 16 << 20
-BLOCK_BYTES = 256 << 10  # stays in the second-level cache between checksum, digest and probe
-_ZERO_BLOCK_MIN = 256 << 10
+#: Stays in the second-level cache between checksum, digest and probe. Smaller blocks make two workers wait for each
+#: other: each of the four calls a block gives the interpreter away, and getting it back costs as much as 100 KiB.
+BLOCK_BYTES = 512 << 10
+_ZERO_BLOCK_BYTES = 256 << 10
 
 _FLOATS: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 _MASKED: dict[str, tuple[np.dtype[Any], int]] = {
@@ -50,6 +52,8 @@ class ArrayScan:
         self._tile = xxhash.xxh3_128() if digest else None
         self._room = TILE_BYTES
         self._rest = b""  # an element cut by the end of a block
+        self._kind = _MASKED[dtype][0] if dtype in _MASKED else _FLOATS.get(dtype)
+        self._item_bytes = 1 if self._kind is None else self._kind.itemsize
 
     def feed(self, block: Any) -> None:
         """One more block. Bytes of an element may be split over two blocks."""
@@ -74,37 +78,44 @@ class ArrayScan:
                 self._room = TILE_BYTES
 
     def _probe(self, view: memoryview) -> None:
+        if not self._rest and len(view) <= BLOCK_BYTES and not len(view) % self._item_bytes:
+            self._examine(view)
+            return
         for at in range(0, len(view), BLOCK_BYTES):
             part = view[at : at + BLOCK_BYTES]
             if self._rest:
                 part = memoryview(self._rest + bytes(part))
                 self._rest = b""
-            kind: np.dtype[Any] | None = _FLOATS.get(self.dtype)
-            kind = _MASKED[self.dtype][0] if self.dtype in _MASKED else kind
-            if kind is not None:
-                extra = len(part) % kind.itemsize
-                if extra:
-                    self._rest = bytes(part[len(part) - extra :])
-                    part = part[: len(part) - extra]
-            self._examine(part, kind)
+            extra = len(part) % self._item_bytes
+            if extra:
+                self._rest = bytes(part[len(part) - extra :])
+                part = part[: len(part) - extra]
+            self._examine(part)
 
-    def _examine(self, part: memoryview, kind: np.dtype[Any] | None) -> None:
+    def _examine(self, part: memoryview) -> None:
         counts = self.counts
         if not len(part):
             return
-        if not counts.nonzero or (part[0] == 0 and part[-1] == 0):
-            if not np.frombuffer(part, dtype=np.uint8).any():
-                counts.zero_blocks += len(part) >= _ZERO_BLOCK_MIN
-                counts.seen += len(part) // (kind.itemsize if kind is not None else 1)
-                return
-            counts.nonzero = True
-        if kind is not None:
-            values = np.frombuffer(part, dtype=kind)
+        blank = self._count_zero_blocks(part)
+        if self._kind is not None and not blank:
+            values = np.frombuffer(part, dtype=self._kind)
             if self.dtype in _FLOATS:
                 self._floats(values)
             else:
                 self._masked(values)
-            counts.seen += len(values)
+        counts.seen += len(part) // self._item_bytes
+
+    def _count_zero_blocks(self, part: memoryview) -> bool:
+        """Notes which of the part's blocks hold zeros alone; True when all do."""
+        counts, blank = self.counts, True
+        for at in range(0, len(part), _ZERO_BLOCK_BYTES):
+            end = min(at + _ZERO_BLOCK_BYTES, len(part))
+            if part[at] or part[end - 1] or np.frombuffer(part[at:end], dtype=np.uint8).any():
+                blank = False
+            else:
+                counts.zero_blocks += end - at == _ZERO_BLOCK_BYTES
+        counts.nonzero |= not blank
+        return blank
 
     def _floats(self, values: Any) -> None:
         # The dot product with zeros is NaN exactly when an element is not finite; with itself it could overflow.

@@ -62,17 +62,21 @@ def pieces_of(tensor: Tensor) -> list[Piece]:
 
 
 def blocks(
-    tensor: Tensor, opener: Opener, on_read: Callable[[Piece, memoryview], None] | None = None
+    tensor: Tensor,
+    opener: Opener,
+    on_read: Callable[[Piece, memoryview], None] | None = None,
+    buffer: memoryview | None = None,
 ) -> Iterator[memoryview]:
     """Yields the tensor's bytes in C order. ``on_read`` sees every run of a chunk in that chunk's own order.
 
-    The yielded memory is used again for the next block.
+    The yielded memory (``buffer``, where it is given) is used again for the next block.
     """
     pieces = pieces_of(tensor)
     item = tensor.item_bytes
     if not item or not tensor.numel:
         return
-    buffer = memoryview(bytearray(BLOCK_BYTES))
+    if buffer is None:
+        buffer = memoryview(bytearray(BLOCK_BYTES))
     if _runs(tensor, pieces):
         for piece in pieces:
             if piece.span.stride is not None or piece.span.swapped:

@@ -1,36 +1,52 @@
-"""Files whose data end in zeros across several tensors: blocks that were never written, under a header that was."""
+"""Files whose data end in zeros: blocks that were never written, under a header that was."""
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
 
 from ddaudit.checkpoint.folder import Folder
-from ddaudit.checkpoint.model import Checkpoint
+from ddaudit.checkpoint.model import Checkpoint, Tensor
 from ddaudit.inert import Malformed
 
 _PAGE_BYTES = 4096
 _LIMIT_BYTES = 64 << 20
 _MIN_BYTES = 512
 _MIN_TENSORS = 2
+_FLOATS = ("float64", "float32", "bfloat16", "float16")
 
 
 def check_tails(made: Checkpoint, folder: Folder) -> None:
     """Only files without checksums: where CRCs are recorded, they say more."""
-    places: dict[str, list[tuple[int, int, str]]] = {}
+    places: dict[str, list[tuple[int, int, Tensor]]] = {}
     for tensor in made.tensors.values():
         span = tensor.chunks[0].span() if len(tensor.chunks) == 1 and tensor.chunks[0].placed else None
         if span is not None and span.checksum is None and span.stride is None and tensor.nbytes:
-            places.setdefault(span.file, []).append((span.offset, span.offset + tensor.nbytes, tensor.name))
+            places.setdefault(span.file, []).append((span.offset, span.offset + tensor.nbytes, tensor))
     for file, spans in places.items():
-        spans.sort()
+        spans.sort(key=lambda s: s[:2])
         begin = _zeros_from(folder, file, spans[-1][1])
         whole = [s for s in spans if s[0] >= begin]
         cut = next((s for s in spans if s[0] < begin < s[1]), None)
-        if cut is None or len(whole) < _MIN_TENSORS or spans[-1][1] - begin < _MIN_BYTES:
+        length = spans[-1][1] - begin
+        if cut is None or length < _MIN_BYTES or (len(whole) < _MIN_TENSORS and not _at_page(cut, begin, length)):
             continue
-        text = f"{file}: only zeros from byte {begin:,} on, from within {cut[2]} through {len(whole)} more tensors"
-        where: dict[str, Any] = {"file": file, "tensor": cut[2], "key": f"byte {begin}"}
-        made.fault("file.zero-tail", text, measured=spans[-1][1] - begin, limit=0, unit="byte", **where)
+        name, more = cut[2].name, f" through {len(whole)} more tensors" if whole else " to its end"
+        text = f"{file}: only zeros from byte {begin:,} on, from within {name}{more}"
+        made.fault("file.zero-tail", text, file=file, tensor=name, key=f"byte {begin}", measured=length, limit=0,
+                   unit="byte")  # fmt: skip
+
+
+def _at_page(cut: tuple[int, int, Tensor], begin: int, length: int) -> bool:
+    """Zeros that begin where a page of the file begins, and in the middle of a row.
+
+    Unused rows of an embedding begin with a row, and padding anywhere; a copy that broke off ends with a whole page.
+    """
+    start, _, tensor = cut
+    item = tensor.item_bytes
+    page = -(-begin // _PAGE_BYTES) * _PAGE_BYTES  # the last bytes in front of it may be zeros of the last element
+    row = prod(tensor.shape[1:]) * item
+    inside = len(tensor.shape) < 2 or (page - start) % row >= item
+    return length >= _PAGE_BYTES and page - begin < item and inside and tensor.dtype in _FLOATS
 
 
 def _zeros_from(folder: Folder, file: str, end: int) -> int:

@@ -22,6 +22,10 @@ __all__ = ["command"]
 _LEVELS = click.Choice(["names", "headers", "full"])
 _JOBS = click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Readers at once.")
 
+_RESUME = click.option(
+    "--resume", type=click.Path(dir_okay=False), help="Journal of an interrupted run; kept until this one ends."
+)
+
 
 @click.group("checkpoint")
 def command() -> None:
@@ -46,12 +50,14 @@ def command() -> None:
 @click.option("--target-ranks", type=click.IntRange(1), help="Processes of the job that will resume.")
 @click.option("--tp", type=click.IntRange(1), help="Its tensor-parallel size.")
 @click.option("--pp", type=click.IntRange(1), help="Its pipeline-parallel size.")
+@_RESUME
 @_JOBS
 @waivers_option
 @report_option(bare=False)
 @json_option
 def audit(path: str, level: str, job: str | None, target_ranks: int | None, tp: int | None, pp: int | None,
-          jobs: int, waivers: str | None, reports: tuple[Target, ...], as_json: bool) -> int:  # fmt: skip
+          resume: str | None, jobs: int, waivers: str | None, reports: tuple[Target, ...],
+          as_json: bool) -> int:  # fmt: skip
     """Is the checkpoint complete, intact and resumable?
 
     Exit 0: OK or DEGRADED. 1: NOT-RESUMABLE, WRONG, BROKEN or SECURITY. 3: UNKNOWN.
@@ -61,7 +67,7 @@ def audit(path: str, level: str, job: str | None, target_ranks: int | None, tp: 
 
     known = load_waivers(waivers, load_packs((), "builtin")) if waivers else None
     result = audit_path(path, level=level, job=job, target=(target_ranks, tp, pp), jobs=jobs,
-                        progress=_progress(as_json), waivers=known)  # fmt: skip
+                        progress=_progress(as_json), waivers=known, resume=resume)  # fmt: skip
     write_asked(result.record(), None, reports, ())
     if as_json:
         emit_json(result.as_json())
@@ -110,9 +116,7 @@ def diff(a: str, b: str, jobs: int, as_json: bool) -> int:
 @command.command("manifest")
 @click.argument("path")
 @click.option("-o", "--output", required=True, help="File to write; - for stdout.")
-@click.option(
-    "--resume", type=click.Path(dir_okay=False), help="Journal of an interrupted run; kept until this one ends."
-)
+@_RESUME
 @_JOBS
 @json_option
 def manifest(path: str, output: str, resume: str | None, jobs: int, as_json: bool) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ddaudit.errors import Exit, Problem, UsageProblem
 from ddaudit.findings import Finding, Status, Verdict
 
 if TYPE_CHECKING:
+    from ddaudit.checkpoint.collect import Options
     from ddaudit.checkpoint.passes import Progress
     from ddaudit.engine.waivers import Waivers
     from ddaudit.evidence.checkpoint import CheckpointFacts
@@ -85,10 +87,10 @@ class AuditResult:
 
 def audit_path(
     path: str, *, level: str = "full", job: str | None = None, target: Target = (None, None, None),
-    jobs: int = 1, progress: Progress | None = None, waivers: Waivers | None = None,
+    jobs: int = 1, progress: Progress | None = None, waivers: Waivers | None = None, resume: str | None = None,
 ) -> AuditResult:  # fmt: skip
     """Audits the checkpoint at ``path``. ``target`` is (processes, tp, pp) of the job that will resume. What
-    ``waivers`` cover counts as OK.
+    ``waivers`` cover counts as OK. ``resume`` is the journal of a full audit that was interrupted.
 
     Raises:
         CheckpointProblem: the path cannot be opened at all.
@@ -97,7 +99,8 @@ def audit_path(
 
     begin = time.perf_counter()
     options = Options(level=level, jobs=jobs, progress=progress, target=_target(target), job=_job(job))  # type: ignore[arg-type]
-    collected = collect(path, options)
+    with _journal(path, resume if level == "full" else None, options):
+        collected = collect(path, options)
     collected.folder.close()
     findings = tuple(judge_facts(collected.facts))
     if waivers is not None:
@@ -115,10 +118,9 @@ def judge_facts(facts: CheckpointFacts) -> list[Finding]:
     from ddaudit.engine.judge import judge
     from ddaudit.runbook.model import PlannedStep
 
-    loaded = packs.load(entries=False, environment=False, parts=("checks",))
-    broken = [f for f in loaded.failures if "checkpoint" in Path(f.file).name]
-    if broken:
-        raise Problem(f"the checkpoint checks do not load: {broken[0].error}", where=broken[0].file)
+    loaded = packs.load(entries=False, environment=False, parts=("checks",), files="checkpoint*.py")
+    if loaded.failures:
+        raise Problem(f"the checkpoint checks do not load: {loaded.failures[0].error}", where=loaded.failures[0].file)
     step = PlannedStep(id="audit", title="audit", source="checkpoint audit", runbook="")
     specs = [s for s in loaded.registry.checks.values() if any(n.type.kind == facts.kind for n in s.needs.values())]
     found = [f for spec in specs for f in judge(spec, {facts.kind: facts}, step=step)]
@@ -162,24 +164,38 @@ def _job(path: str | None) -> dict[str, tuple[int, str]]:
     return {fact: (flat[key], f"{key} in {path}") for key, fact in _JOB_FACTS.items() if type(flat.get(key)) is int}
 
 
+@contextmanager
+def _journal(path: str, file: str | None, options: Options) -> Iterator[None]:
+    """Takes what an interrupted pass over these very files (names, sizes, times) left in ``file``, and notes there what
+    this one finishes; without a file, nothing."""
+    if file is None:
+        yield
+        return
+    from ddaudit.checkpoint.folder import open_folder
+    from ddaudit.checkpoint.manifest import Journal
+
+    listing = open_folder(path)[0].listing
+    stamp = "|".join(f"{n}:{s}:{listing.mtimes.get(n, 0)}" for n, s in sorted(listing.sizes.items()))
+    journal = Journal(Path(file), stamp)
+    options.known, options.done = journal.known, journal.add
+    finished = False
+    try:
+        yield
+        finished = True
+    finally:
+        journal.close(finished=finished)
+
+
 def make_manifest(
     path: str, jobs: int, resume: str | None, progress: Progress | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The manifest of a checkpoint, and what in it could not be read."""
     from ddaudit.checkpoint.collect import Options, collect
-    from ddaudit.checkpoint.folder import open_folder
-    from ddaudit.checkpoint.manifest import Journal, manifest_of
+    from ddaudit.checkpoint.manifest import manifest_of
 
     options = Options(level="full", jobs=jobs, digest=True, progress=progress)
-    journal = None
-    if resume is not None:
-        listing = open_folder(path)[0].listing
-        stamp = "|".join(f"{n}:{s}:{listing.mtimes.get(n, 0)}" for n, s in sorted(listing.sizes.items()))
-        journal = Journal(Path(resume), stamp)
-        options.known, options.done = journal.known, journal.add
-    collected = collect(path, options)
-    if journal is not None:
-        journal.close(finished=True)
+    with _journal(path, resume, options):
+        collected = collect(path, options)
     collected.folder.close()
     made = manifest_of(collected)
     unread = [n for n, t in made["tensors"].items() if t["digest"] is None and t["dtype"] != "?"]

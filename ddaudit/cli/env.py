@@ -20,7 +20,7 @@ def command(as_json: bool) -> int:
     from ddaudit.engine.facts import collect, count_gpus, pick_device
 
     device, reason = pick_device("auto", count_gpus())
-    facts = collect(device, reason, ["ddaudit", *sys.argv[1:]])
+    facts = collect(device, reason, ["ddaudit", *sys.argv[1:]]) | _driver()
     if as_json:
         emit_json(envelope("env", "PASS", 0, facts=facts))
         return 0
@@ -29,6 +29,27 @@ def command(as_json: bool) -> int:
         _line(name, value)
     click.echo("```")
     return 0
+
+
+def _driver() -> dict[str, Any]:
+    """What NVML says of driver and devices, or why it says nothing."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        named = {f"GPU {i}": f"{pynvml.nvmlDeviceGetName(h)} {_identity(pynvml, h)}" for i, h in enumerate(handles)}
+        return {"driver": pynvml.nvmlSystemGetDriverVersion(), "devices": named}
+    except pynvml.NVMLError as error:
+        return {"driver": f"not measured: NVML says: {error}"}
+
+
+def _identity(nvml: Any, handle: Any) -> str:
+    """UUID and place on the bus, as far as the driver tells."""
+    try:
+        return f"{nvml.nvmlDeviceGetUUID(handle)} at {nvml.nvmlDeviceGetPciInfo(handle).busId}"
+    except nvml.NVMLError as error:
+        return f"(not identified: {error})"
 
 
 def _line(name: str, value: Any) -> None:

@@ -161,7 +161,8 @@ def _resumed(options: dict[str, Any]) -> Session:
 def execute(session: Session, options: dict[str, Any], fleet: Fleet | None) -> Record:
     """Walks the session, writes its reports and prints the run's outcome."""
     from ddaudit.cli.live import LiveView
-    from ddaudit.engine import Options, Settings, restore
+    from ddaudit.engine import Options, Settings
+    from ddaudit.engine.restore import restore
 
     if session.finished:
         click.echo("ddaudit: this run is finished; its report:", err=True)

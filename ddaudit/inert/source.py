@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 
 from ddaudit.inert.nodes import Malformed
 
+_EDGE_BYTES = 4096
+
 
 class Source(ABC):
     """Random access to bytes. `read` returns exactly what was asked for or raises `Malformed`."""
@@ -33,6 +35,11 @@ class Source(ABC):
         if offset < 0 or length < 0 or offset + length > self.size:
             raise Malformed(f"the range {offset:,}+{length:,} is not inside the {self.size:,} bytes there are")
         return Window(self, offset, length)
+
+    def edges(self, offset: int, length: int) -> Source:
+        """A window that remembers its first and last bytes."""
+        self.window(offset, length)
+        return Edges(self, offset, length)
 
     @property
     def base(self) -> tuple[Source, int]:
@@ -66,6 +73,23 @@ class Window(Source):
     @property
     def base(self) -> tuple[Source, int]:
         return self.outer, self.offset
+
+
+class Edges(Window):
+    """A window whose first and last bytes are read once: an archive's directory and headers are many small reads."""
+
+    def __init__(self, outer: Source, offset: int, length: int) -> None:
+        super().__init__(outer, offset, length)
+        self.head = super().pread(0, _EDGE_BYTES)
+        self.tail_at = max(0, length - _EDGE_BYTES)
+        self.tail = super().pread(self.tail_at, _EDGE_BYTES)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        if offset >= self.tail_at:
+            return self.tail[offset - self.tail_at : offset - self.tail_at + length]
+        if offset + length <= len(self.head):
+            return self.head[offset : offset + length]
+        return super().pread(offset, length)
 
 
 class FileSource(Source):

@@ -13,6 +13,8 @@ _EOCD64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _LOCAL = struct.Struct("<4s5H3I2H")
+_SHORT_TAIL_BYTES = 4096
+_LONG_TAIL_BYTES = 65_557  # an end record with the longest comment
 MAX_ENTRIES = 2_000_000
 MAX_DIRECTORY_BYTES = 512 << 20
 _BATCH = 1 << 20
@@ -71,12 +73,15 @@ def read_zip(source: Source) -> ZipTail:
 def _find_directory(source: Source) -> tuple[int, int, int, int, int]:
     """(entries, size, offset, end) of the central directory, by the end record and its 64-bit twin; and how many bytes
     follow the end record."""
-    tail_start = max(0, source.size - 65_557)
-    raw = source.read(tail_start, source.size - tail_start)
-    at = raw.rfind(b"PK\x05\x06")
-    while at >= 0 and len(raw) - at < _EOCD.size:
-        at = raw.rfind(b"PK\x05\x06", 0, at)
-    if at < 0:
+    for length in (_SHORT_TAIL_BYTES, _LONG_TAIL_BYTES):
+        tail_start = max(0, source.size - length)
+        raw = source.read(tail_start, source.size - tail_start)
+        at = raw.rfind(b"PK\x05\x06")
+        while at >= 0 and len(raw) - at < _EOCD.size:
+            at = raw.rfind(b"PK\x05\x06", 0, at)
+        if at >= 0:
+            break
+    else:
         raise Malformed("no end of the zip directory: the file is cut short or was never finished")
     _, _, _, _, entries, size, offset, comment = _EOCD.unpack_from(raw, at)
     end = tail_start + at

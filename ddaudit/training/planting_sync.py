@@ -14,6 +14,7 @@ from ddaudit.training.loop import Trainer
 from ddaudit.training.model import Transformer
 from ddaudit.training.optimizer import local
 from ddaudit.training.planting import VICTIM, around, is_last_rank, needs, needs_accumulation, planter
+from ddaudit.training.planting_time import slow_link
 
 Context = AbstractContextManager[None]
 
@@ -40,6 +41,8 @@ def param_unsynced(trainer: Trainer) -> None:
 def sync_every_micro_step(trainer: Trainer) -> None:
     needs_accumulation(trainer)
     around(trainer.parallel, "synchronising", lambda synchronising, last: synchronising(True))
+    if trainer.params.plant_ms is not None and trainer.params.parallel == "data":
+        slow_link(trainer)  # what it costs shows on a wire that takes its time
 
 
 @planter("sync-skipped-step")

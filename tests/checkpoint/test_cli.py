@@ -45,17 +45,18 @@ def as_json(run: Run) -> AsJson:
     return call
 
 
-def test_no_command_imports_torch(tmp_path: Path):
+def test_no_command_imports_torch_a_launcher_or_checks_of_other_things(tmp_path: Path):
     root = write_sample(tmp_path)
     code = (
         "import sys; from ddaudit.cli.checkpoint_audit import main; r = sys.argv[1];"
         "[main(w.split()) for w in (f'audit {r}', f'show {r}', f'diff {r} {r}', f'manifest {r} -o {r}.json',"
         "f'verify {r} --manifest {r}.json')];"
-        "print('HEAVY', [m for m in ('torch', 'h5py', 'matplotlib') if m in sys.modules])"
+        "print('HEAVY', [m for m in ('torch', 'h5py', 'matplotlib', 'ddaudit.launch') if m in sys.modules],"
+        "[m for m in sys.modules if '.checks.' in m and 'checkpoint' not in m])"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, env=environment)
-    assert "HEAVY []" in done.stdout, done.stderr
+    assert "HEAVY [] []" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(

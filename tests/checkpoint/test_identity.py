@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ddaudit.checkpoint.collect import Options, collect
 from ddaudit.checkpoint.diff import compare_paths
 from ddaudit.checkpoint.manifest import Journal, load, manifest_of, render, verify, write
 from ddaudit.checkpoint.scan import TILE_BYTES, ArrayScan
+from ddaudit.cli.checkpoint_audit import audit_path
 from ddaudit.errors import EvidenceProblem
 from tests.checkpoint import generate as g
 
@@ -144,6 +146,49 @@ def test_a_journal_saves_what_was_read_and_forgets_another_checkpoint(tmp_path: 
     assert other.known == {}
     other.close(finished=True)
     assert not (tmp_path / "j").exists()
+
+
+def interrupted(path: str, journal: Path, after: int) -> None:
+    """A full audit that is killed once ``after`` tensors are in its journal."""
+    with pytest.raises(KeyboardInterrupt):
+        audit_path(path, resume=str(journal), progress=stop_when(journal, after))
+
+
+def stop_when(journal: Path, after: int) -> Callable[[int, int], None]:
+    def progress(done: int, total: int) -> None:
+        if len(journal.read_text().splitlines()) > after:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_an_interrupted_audit_goes_on_where_it_was(tmp_path: Path):
+    path, journal = str(g.save(g.training_state(), tmp_path / "c.pt")), tmp_path / "journal"
+    whole = audit_path(path)
+    interrupted(path, journal, after=4)
+    rest = audit_path(path, resume=str(journal))
+    assert 0 < rest.facts.bytes_read < whole.facts.bytes_read
+    assert (rest.word, rest.facts.crcs_checked) == (whole.word, whole.facts.crcs_checked)
+    assert not journal.exists()
+
+
+def test_damage_seen_before_the_interruption_is_seen_after_it(tmp_path: Path):
+    path, journal = g.save(g.training_state(), tmp_path / "c.pt"), tmp_path / "journal"
+    raw = bytearray(path.read_bytes())
+    at = raw.index(g.weights()["emb.weight"].numpy().tobytes())
+    raw[at + 9] ^= 1
+    path.write_bytes(bytes(raw))
+    interrupted(str(path), journal, after=4)
+    result = audit_path(str(path), resume=str(journal))
+    assert result.word == "WRONG" and any(f.id == "checkpoint.integrity.crc" for f in result.findings)
+
+
+def test_a_file_that_is_no_journal_is_not_overwritten(tmp_path: Path):
+    path, other = str(g.save(g.training_state(), tmp_path / "c.pt")), tmp_path / "notes.txt"
+    other.write_text("mine")
+    with pytest.raises(EvidenceProblem, match="no journal"):
+        audit_path(path, resume=str(other))
+    assert other.read_text() == "mine"
 
 
 @given(

@@ -11,7 +11,7 @@ from ddaudit.api import SETTLING, Array, TrainingTrace, window_code
 from tests.checks.test_bottleneck import AXES
 from tests.checks.traces import asked, trace
 
-ORDER = ("memory-input", "no-sync", "no-logging", "solo", "no-gc", "one-thread", "keep-memory")
+ORDER = ("memory-input", "no-sync", "no-logging", "solo", "no-gc", "one-thread", "keep-memory", "sync-once")
 NAMES = [name for _ in range(3) for other in ORDER for name in ("normal", other)]
 CODES = np.array([0] + [code for name in NAMES for code in (SETTLING, window_code(name), window_code(name))])
 STEPS = len(CODES)
@@ -91,6 +91,47 @@ def test_a_slow_wire_is_named_where_steps_without_it_are_shorter() -> None:
     assert finding.measured == pytest.approx(120.0, abs=1.0)
 
 
+def test_ranks_that_wait_for_data_in_turns_are_limited_by_input_and_nobody_is_accused() -> None:
+    turns = (np.arange(STEPS) % 2 == np.arange(2)[:, None]) & ~lying_in("memory-input")
+    (finding,) = asked("bottleneck.verdict", run(input_s=0.002 + np.where(turns, 0.04, 0.0)))
+    assert (finding.id, finding.where.rank) == ("perf.input-bound", None)
+    assert finding.measured == pytest.approx(40.0, abs=2.0)
+
+
+def test_workers_that_get_unequal_shares_of_the_cores_do_not_make_a_straggler() -> None:
+    waits = np.where(lying_in("memory-input"), 0.0, np.array([[0.06], [0.025]]))
+    (finding,) = asked("bottleneck.verdict", run(input_s=0.002 + waits))
+    assert (finding.id, finding.where.rank) == ("perf.input-bound", None)
+    assert finding.measured == pytest.approx(60.0, abs=2.0)
+
+
+def test_one_rank_whose_loader_alone_is_slow_is_the_straggler() -> None:
+    waits = np.where(lying_in("memory-input"), 0.0, np.array([[0.003], [0.06]]))
+    (finding,) = asked("bottleneck.verdict", run(input_s=waits))
+    assert (finding.id, finding.where.rank) == ("perf.straggler-rank", 1)
+
+
+def test_restarts_of_workers_are_proven_by_the_steps_that_follow_them() -> None:
+    every_fourth = (np.arange(STEPS) % 4 == 0).astype(float)
+    given = run_with({"workers_started": np.tile(2 * every_fourth, (2, 1)), "workers": np.full((2, STEPS), 2.0)}, 0.0)
+    noise = np.random.default_rng(0).normal(0.0, 0.004, STEPS)
+    slow = run(input_s=0.002 + 0.04 * every_fourth, forward_s=0.05 + noise)
+    (finding,) = asked("bottleneck.verdict", TrainingTrace(facts=given.facts, arrays={**given.arrays, **slow.arrays}))
+    assert finding.id == "perf.worker-respawn"
+    assert "after a restart" in finding.text
+
+
+def test_a_synchronisation_of_each_micro_batch_is_priced_by_the_wire_alone() -> None:
+    rounds = np.where(lying_in("sync-once"), 1.0, 8.0)
+    arrays = run_with({"grad_syncs": np.tile(rounds, (2, 1))}, 0.0).arrays
+    given = run(wire_s=0.005 * rounds)
+    job = {**given.facts["job"], "accumulation": 8, "grad_syncs_per_step": 1.0}
+    facts = {**given.facts, "job": job}
+    (finding,) = asked("bottleneck.verdict", TrainingTrace(facts=facts, arrays={**arrays, **given.arrays}))
+    assert finding.id == "sync.every-micro-step"
+    assert finding.measured == pytest.approx(35.0, abs=1.0)
+
+
 def test_work_of_the_host_on_rank_0_is_told_from_a_slow_device() -> None:
     (finding,) = asked("bottleneck.verdict", run(host_s=[[0.04], [0.001]]))
     assert (finding.id, finding.where.rank) == ("perf.host-work-on-rank0", 0)
@@ -109,6 +150,7 @@ def test_garbage_collection_in_turns_goes_before_the_lateness_it_causes() -> Non
     [
         ({"extra_collectives": 200.0}, "no-logging", "perf.forced-sync"),
         ({"threads": 40.0, "core_mask": 3.0}, "one-thread", "perf.cpu-oversubscribed"),
+        ({"threads": 11.0, "core_mask": 3.0}, "one-thread", "perf.cpu-oversubscribed"),
         ({"minor_faults": 20_000.0}, "keep-memory", "perf.memory-stall"),
     ],
 )

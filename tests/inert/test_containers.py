@@ -231,3 +231,15 @@ def test_a_closed_file_is_opened_again_by_the_next_read(tmp_path: Path):
 def test_reading_beyond_the_end_is_an_error_not_a_short_answer():
     with pytest.raises(Malformed, match="not inside"):
         BytesSource(b"abc").read(1, 3)
+
+
+def test_remembered_edges_are_the_bytes_of_the_file():
+    data = bytes(range(256)) * 64
+    for offset, length in ((0, 100), (7, 4096), (3, 4097), (1, 16000)):
+        plain, edges = BytesSource(data).window(offset, length), BytesSource(data).edges(offset, length)
+        for at in (0, 1, 4090, 4095, 4096, length - 4096, length - 5, length - 1, length):
+            for count in (0, 1, 10, 5000):
+                assert at < 0 or edges.pread(at, count) == plain.pread(at, count), (offset, length, at, count)
+        assert edges.base[1] == offset
+    with pytest.raises(Malformed):
+        BytesSource(data).edges(10, len(data))

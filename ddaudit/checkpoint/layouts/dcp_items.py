@@ -58,7 +58,7 @@ def locate(reader: Reader, item: Item) -> Span | None:
         made.fault("dcp.transform", f"{name} is stored through {info.transforms}", **where)
         return None
     try:
-        window = reader.folder.source(info.path).window(info.offset, info.length)
+        window = reader.folder.source(info.path).edges(info.offset, info.length)
         if looks_like_safetensors(window):
             return _in_safetensors(reader, item, window)
     except Malformed:

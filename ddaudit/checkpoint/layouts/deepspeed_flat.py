@@ -17,6 +17,7 @@ from ddaudit.evidence.checkpoint import StepValue
 from ddaudit.inert import Record, Source, TensorRef, TorchFile
 
 MAX_PARAMETERS = 1_000_000
+_PADS_MAX, _PAD_ITEMS = 256, 4096
 
 
 @dataclass(slots=True)
@@ -200,6 +201,7 @@ def add_zero3(made: Checkpoint, tag: str, shards: list[Shard], groups: list[dict
     order = sorted(shards, key=lambda s: s.dp)
     ranks = max([made.world.get("dp", (len(order), ""))[0], 1])
     shapes = {p: s for group in groups for p, s in group.items() if isinstance(s, tuple)}
+    pads: list[tuple[int, int, int]] = []
     for word in sorted({w for g in words.values() for w in g}):
         cursor = {s.dp: [0, 0] for s in order}  # group number, elements used of it
         for parameter, shape in list(shapes.items())[:MAX_PARAMETERS]:
@@ -216,8 +218,43 @@ def add_zero3(made: Checkpoint, tag: str, shards: list[Shard], groups: list[dict
                 length = max(0, min(each, numel - at))
                 if ref is not None and length:
                     parts.append((shard, ref, spot[1], length, at))
+                if word == "exp_avg_sq" and shard.dp == ranks - 1 and length < each:
+                    pads.append((spot[0], spot[1] + length, each - length))
                 spot[1] += each
             _add(made, tag, parameter, word, shape, parts, words)
+    if len(order) == ranks:
+        check_padding(made, order, {dp: groups.get("exp_avg_sq", {}) for dp, groups in words.items()}, pads)
+
+
+def check_padding(
+    made: Checkpoint, order: list[Shard], squares: dict[int, dict[int, TensorRef]], pads: list[tuple[int, int, int]]
+) -> None:
+    """ZeRO 3 pads the last rank's pieces. Padding has no gradient, so its second moment stays zero: where it does not,
+    and another rank's file has zeros there, the files are exchanged.
+
+    ``pads`` are (group, first element, elements) in the last rank's flat tensors.
+    """
+
+    def blank(shard: Shard) -> bool | None:
+        raw = [_read_flat(shard, squares[shard.dp].get(group), at, n) for group, at, n in pads[:_PADS_MAX]]
+        return None if None in raw or not raw else not any(r.strip(b"\0") for r in raw if r is not None)
+
+    if len(order) < 2 or blank(order[-1]) is not False:
+        return
+    other = next((s for s in order[:-1] if blank(s)), None)
+    if other is not None:
+        text = f"{other.file} has the padding that rank {order[-1].dp} should have: the ranks' files are exchanged"
+        made.fault("shard.exchanged", text, file=other.file, rank=other.dp, measured=order[-1].dp, limit=other.dp)
+
+
+def _read_flat(shard: Shard, ref: TensorRef | None, start: int, count: int) -> bytes | None:
+    """Up to ``_PAD_ITEMS`` elements of a flat tensor."""
+    chunk = piece(shard, ref, start, min(count, _PAD_ITEMS), 0) if ref is not None else None
+    span = chunk.span() if chunk is not None else None
+    if ref is None or chunk is None or span is None or shard.source is None:
+        return None
+    outer, _ = shard.source.base
+    return outer.read(span.offset, chunk.numel * ref.item_bytes)
 
 
 def _add(made: Checkpoint, tag: str, parameter: str, word: str, shape: Any, parts: list[Any], words: Any) -> None:

@@ -18,6 +18,8 @@ _FACTS = {
 def note_args(made: Checkpoint, args: Any, file: str) -> tuple[int, int, int]:
     """Records world facts and the data position. Returns (tp, pp, ep), 1 where unknown."""
     fields = args.fields if isinstance(args, Record) else args if isinstance(args, dict) else {}
+    if isinstance(fields.get("optimizer"), str):
+        made.facts["megatron_optimizer"] = fields["optimizer"]
     for key, fact in _FACTS.items():
         made.know(fact, fields.get(key), f"args.{key}")
     consumed = fields.get("consumed_train_samples")

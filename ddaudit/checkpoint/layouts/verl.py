@@ -32,7 +32,8 @@ def read(reader: Reader) -> None:
         if name in folder:
             reader.load(name, "dataloader")
     made.completion = Completion(proven=whole, proof="file names carry the world size")
-    made.promises.update({"sampler": "expected", "scaler": "unsaved"})
+    made.promises.update({"sampler": "expected", "scaler": "unsaved", "step": "unsaved"})
+    made.promise_notes["step"] = "verl counts its steps in the name of the folder, global_step_N"
 
 
 def _read_part(reader: Reader, prefix: str) -> bool:
