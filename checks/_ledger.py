@@ -68,11 +68,12 @@ def meetings(trace: TrainingTrace) -> Iterator[Meeting]:
             continue
         one_clock = len({trace.ranks[row].host for row in rows}) == 1
         for column in range(group.shape[1]):
-            slots = [np.flatnonzero(group[row, column] == index) for row in rows]
-            if len({len(s) for s in slots}) != 1:
+            held = group[rows, column] == index  # [member, slot]: one look for all, since members come by the thousand
+            counts = held.sum(axis=1)
+            if counts.min() != counts.max():
                 continue
-            for members in zip(*slots, strict=True):
-                at = (rows, [column] * len(rows), list(members))
+            for slots in np.nonzero(held)[1].reshape(len(rows), -1).T if counts[0] else ():
+                at = (rows, column, slots)
                 yield Meeting(column, rows, arrived[at], left[at], one_clock)
 
 
