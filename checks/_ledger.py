@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import ref
 
 import numpy as np
 
@@ -136,6 +137,27 @@ def columns(trace: TrainingTrace, window: str = "normal") -> list[int]:
 def ledger(trace: TrainingTrace, window: str = "normal") -> Ledger | None:
     """The books of a trace's steps in one kind of window; None when its timers are missing or there are fewer than
     three steps."""
+    books, at = _whole(trace), columns(trace, window)
+    if books is None or len(at) < LEAST_STEPS - 1:
+        return None
+    hidden = None if books.hidden is None else books.hidden[:, at]
+    lines = {name: line[:, at] for name, line in books.lines.items()}
+    return Ledger(books.step[:, at], lines, books.charged[:, at], books.split, hidden)
+
+
+_KNOWN: dict[int, tuple[ref[TrainingTrace], Ledger | None]] = {}
+"""Books of the traces that are being judged, by identity: many checks and pictures ask for the same."""
+
+
+def _whole(trace: TrainingTrace) -> Ledger | None:
+    """The books of all steps, kept as long as the trace is."""
+    key = id(trace)
+    if key not in _KNOWN or _KNOWN[key][0]() is not trace:
+        _KNOWN[key] = (ref(trace, lambda _: _KNOWN.pop(key, None)), _books(trace))
+    return _KNOWN[key][1]
+
+
+def _books(trace: TrainingTrace) -> Ledger | None:
     step, read = recorded(trace, "step_s"), recorded(trace, "input_s")
     phases = [t for name in PHASES if (t := recorded(trace, name)) is not None]
     if step is None or read is None or not phases or step.shape[1] < LEAST_STEPS:
@@ -155,12 +177,7 @@ def ledger(trace: TrainingTrace, window: str = "normal") -> Ledger | None:
     }
     lines["unexplained"] = step - np.sum(list(lines.values()), axis=0)
     lines["waiting for a core"] = _take_core_waits(trace, lines)
-    hidden = recorded(trace, "comm_hidden_s")
-    at = columns(trace, window)
-    if len(at) < LEAST_STEPS - 1:
-        return None
-    hidden = None if hidden is None else hidden[:, at]
-    return Ledger(step[:, at], {name: line[:, at] for name, line in lines.items()}, charged[:, at], split, hidden)
+    return Ledger(step, lines, charged, split, recorded(trace, "comm_hidden_s"))
 
 
 def _or_zero(trace: TrainingTrace, name: str) -> Table:

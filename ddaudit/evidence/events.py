@@ -15,6 +15,7 @@ import time
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
 
     from ddaudit.evidence.base import JsonEvidence
 
-__all__ = ["EventWriter", "Stream", "read_stream", "read_streams"]
+__all__ = ["EventWriter", "StepValues", "Stream", "read_stream", "read_streams"]
 
 #: A line longer than this is damage, not an event (a step of 4,096 sample ids is about 40 kB).
 MAX_LINE_BYTES = 16 << 20
-#: Whole numbers from here on do not fit 64 bits.
-MAX_ID = 1 << 63
+NUMBERS = frozenset({float, int})
 DTYPES = frozenset({"float64", "float32", "float16", "int64", "int32", "uint64", "uint8", "bool"})
 
 
@@ -131,13 +131,18 @@ class Stream:
         return np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<")).reshape(shape)
 
 
-class _Values(Mapping[str, float]):
+class StepValues(Mapping[str, float]):
     """The numbers of one step, read only, in a tenth of a dict's memory: a trace of 4,096 ranks has a million."""
 
     __slots__ = ("_keys", "_numbers")
 
     def __init__(self, keys: dict[str, int], numbers: array[float]) -> None:
         self._keys, self._numbers = keys, numbers
+
+    @property
+    def packed(self) -> tuple[dict[str, int], array[float]]:
+        """Place of each name, in one object for all steps of the same names, and the numbers."""
+        return self._keys, self._numbers
 
     def __getitem__(self, key: str) -> float:
         return self._numbers[self._keys[key]]
@@ -159,14 +164,16 @@ class _Packer:
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
         if item["event"] != "step":
             return item
-        small = {sys.intern(key): value for key, value in item.items()}
+        small = dict(zip(map(sys.intern, item), item.values(), strict=True))
         values, ids = small.get("values"), small.get("sample_ids")
-        if isinstance(values, dict) and all(type(v) in (float, int) for v in values.values()):
+        if isinstance(values, dict) and NUMBERS.issuperset(map(type, values.values())):
             names = tuple(values)
             keys = self._keys.setdefault(names, {sys.intern(name): index for index, name in enumerate(names)})
-            small["values"] = _Values(keys, array("d", map(float, values.values())))
-        if isinstance(ids, list) and all(type(i) is int and -MAX_ID <= i < MAX_ID for i in ids):
-            small["sample_ids"] = array("q", ids)
+            with suppress(OverflowError):  # a whole number that no float holds
+                small["values"] = StepValues(keys, array("d", values.values()))
+        if isinstance(ids, list) and {int}.issuperset(map(type, ids)):
+            with suppress(OverflowError):  # not within 64 bits
+                small["sample_ids"] = array("q", ids)
         if isinstance(small.get("groups"), list):
             small["groups"] = self._groups.setdefault(repr(small["groups"]), small["groups"])
         return small

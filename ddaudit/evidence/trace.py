@@ -6,7 +6,8 @@ source cannot know is absent (``None``, NaN, or -1 in id arrays), and a check th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict
 
 from ddaudit.evidence.base import Array, ArrayEvidence
-from ddaudit.evidence.events import Stream
+from ddaudit.evidence.events import StepValues, Stream
 from ddaudit.evidence.series import LISTS, SERIES
 from ddaudit.evidence.stamps import stamp_arrays
 
@@ -242,29 +243,65 @@ def _series(streams: Sequence[Stream], steps: Sequence[int]) -> dict[str, Array]
     """Tables of every recorded series, NaN where a rank did not record a step; the last record of a step wins."""
     import numpy as np
 
-    from ddaudit.jsonio import decode_number
-
     column = {step: index for index, step in enumerate(steps)}
     tables: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
-    ids: dict[tuple[int, int], list[int]] = {}
     for row, stream in enumerate(streams):
-        for event in stream.of("step"):
-            at = (row, column[int(event["step"])])
-            for name, value in event["values"].items():
+        for names, at, numbers in _runs(stream, column):
+            for name, index in names.items():
                 if name in SERIES:
                     if name not in tables:
                         tables[name] = np.full((len(streams), len(steps)), np.nan)
-                    tables[name][at] = decode_number(value)
-            if "sample_ids" in event:
-                ids[at] = event["sample_ids"]
+                    tables[name][row, at] = numbers[:, index]
     arrays = {name: Array(table, SERIES[name][0], ("rank", "step")) for name, table in sorted(tables.items())}
-    if ids:
-        slots = max(len(v) for v in ids.values())
-        table = np.full((len(streams), len(steps), slots), -1, dtype=np.int64)
-        for at, values in ids.items():
-            table[at][: len(values)] = values
-        arrays["sample_ids"] = Array(table, "sample", ("rank", "step", "slot"))
-    return arrays
+    return arrays | _sample_ids(streams, column)
+
+
+def _runs(
+    stream: Stream, column: Mapping[int, int]
+) -> Iterator[tuple[Mapping[str, int], list[int], np.ndarray[Any, np.dtype[Any]]]]:
+    """Consecutive records of a rank that hold the same names, as (place of each name, columns, numbers [record, name]):
+    a job of 4,096 ranks has a million of them. A step that was recorded again begins another run."""
+    import numpy as np
+
+    from ddaudit.jsonio import decode_number
+
+    names: Mapping[str, int] = {}
+    at: dict[int, None] = {}
+    numbers: list[Any] = []
+    for event in stream.of("step"):
+        values, place = event["values"], column[int(event["step"])]
+        if isinstance(values, StepValues):
+            own, row = values.packed
+        else:
+            known = [name for name in values if name in SERIES]
+            own, row = {name: i for i, name in enumerate(known)}, [decode_number(values[name]) for name in known]
+        if at and (own is not names or place in at):
+            yield names, list(at), np.array(numbers, dtype=np.float64)
+            at, numbers = {}, []
+        names = own
+        at[place] = None
+        numbers.append(row)
+    if at:
+        yield names, list(at), np.array(numbers, dtype=np.float64)
+
+
+def _sample_ids(streams: Sequence[Stream], column: Mapping[int, int]) -> dict[str, Array]:
+    """The array of dataset indices, -1 where a rank read fewer than others; empty where none were recorded. What does
+    not fit 64 bits is damage and counts as not recorded."""
+    import numpy as np
+
+    read = {}
+    for row, stream in enumerate(streams):
+        for event in stream.of("step"):
+            if "sample_ids" in event:
+                with suppress(OverflowError):
+                    read[row, column[int(event["step"])]] = np.array(event["sample_ids"], dtype=np.int64)
+    if not read:
+        return {}
+    table = np.full((len(streams), len(column), max(len(v) for v in read.values())), -1, dtype=np.int64)
+    for at, values in read.items():
+        table[at][: len(values)] = values
+    return {"sample_ids": Array(table, "sample", ("rank", "step", "slot"))}
 
 
 def _tensors(streams: Sequence[Stream]) -> tuple[list[dict[str, Any]], dict[str, Array]]:
