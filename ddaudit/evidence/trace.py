@@ -270,6 +270,7 @@ def _runs(
     numbers: list[Any] = []
     for event in stream.of("step"):
         values, place = event["values"], column[int(event["step"])]
+        row: Sequence[Any]
         if isinstance(values, StepValues):
             own, row = values.packed
         else:
