@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddaudit import __version__
-from ddaudit.engine.baselines import judge_baseline
+from ddaudit.engine.baselines import compare, judge_baseline
 from ddaudit.engine.folder import writing
 from ddaudit.engine.gather import gather, gather_others
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
@@ -134,14 +134,15 @@ def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidenc
 
 def _concluded(record: Record, journal: Journal, plan: Plan, findings: tuple[Finding, ...]) -> Record:
     """The record with what the baseline and the waivers say, its answers and its verdict."""
-    options = journal.head.options
+    options, extra = journal.head.options, dict(record.extra)
     if options.baseline is not None and journal.end is not None:
         findings = (*findings, *options.waivers.apply(list(judge_baseline(record, options.baseline))))
+        extra["compared"] = [row.model_dump() for row in compare([record], options.baseline)]
     findings = (*findings, *options.waivers.report(findings))
     verdict, code = _conclude(journal, plan, findings)
     answered = answers(findings, ASKED_BY, {s.id: s.nproc for s in plan.steps})
     found = {"findings": findings, "questions": answered, "verdict": verdict, "exit_code": int(code)}
-    return record.model_copy(update=found)
+    return record.model_copy(update=found | {"extra": extra})
 
 
 def _conclude(journal: Journal, plan: Plan, findings: Sequence[Finding]) -> tuple[Verdict, Exit]:

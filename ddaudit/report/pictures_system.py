@@ -43,20 +43,22 @@ def system(record: Record) -> Iterator[Picture]:
     yield from _coverage(record)
 
 
-def _sweep(record: Record) -> CollectiveSweep | None:
+def _sweep(record: Record) -> tuple[str, CollectiveSweep] | None:
+    """The first sweep of a run, and the step that made it."""
     for step in record.steps:
         if facts := step.evidence.get(CollectiveSweep.kind):
             try:
-                return CollectiveSweep.model_validate(facts)
+                return step.id, CollectiveSweep.model_validate(facts)
             except ValidationError:  # of another version; its findings are on the page all the same
                 return None
     return None
 
 
 def _bandwidth(record: Record) -> Iterator[Picture]:
-    sweep = _sweep(record)
-    if sweep is None:
+    found = _sweep(record)
+    if found is None:
         return
+    step, sweep = found
     largest = max((len(p.group) for p in sweep.points), default=0)
     curves = {op: points for (op, group), points in sweep.curves().items() if len(group) == largest and len(points) > 1}
     if not curves:
@@ -69,15 +71,32 @@ def _bandwidth(record: Record) -> Iterator[Picture]:
         f"{top} reaches {number(best[top].busbw_gbps)} GB/s at {quantity(best[top].bytes, 'byte')}, "
         f"{low} at most {number(best[low].busbw_gbps)} GB/s; small messages pay for latency."
     )
+    learned = _learned(record, step, curves)
+    if learned:
+        below = [op for op, (_, limit) in learned.items() if curves[op][-1].busbw_gbps < limit]
+        told = f"{', '.join(below)} below its limit" if below else "none below its limit"
+        finding += f" At the largest message a ring is the baseline's median and a bar its limit: {told}."
     with figure() as (fig, axes):
-        _curves(axes, curves)
+        _curves(axes, curves, learned)
         drawing = svg(fig, id="bandwidth", title=title, finding=finding)
     sizes = sorted({p.bytes for points in curves.values() for p in points})
     rows = [(quantity(size, "byte"), *(_at(points, size) for points in curves.values())) for size in sizes]
+    for row, name in enumerate(("baseline", "limit") if learned else ()):
+        rows.append((name, *(f"{number(learned[op][row])} GB/s" if op in learned else "–" for op in curves)))
     yield Picture("bandwidth", "communication", title, finding, drawing, ("size", *curves), rows)
 
 
-def _curves(axes: Axes, curves: Mapping[str, Sequence[CollectivePoint]]) -> None:
+def _learned(record: Record, step: str, curves: Mapping[str, object]) -> dict[str, tuple[float, float]]:
+    """Median and limit of the baseline, by operation, where the run was compared with one."""
+    found = {row.get("metric"): row for row in record.extra.get("compared", ()) if isinstance(row, Mapping)}
+    named = {op: found.get(f"{step}.{op.replace('-', '_')}_busbw_gbps", {}) for op in curves}
+    pairs = {op: (row.get("baseline"), row.get("limit")) for op, row in named.items()}
+    return {op: pair for op, pair in pairs.items() if all(isinstance(y, float) and math.isfinite(y) for y in pair)}
+
+
+def _curves(
+    axes: Axes, curves: Mapping[str, Sequence[CollectivePoint]], learned: Mapping[str, tuple[float, float]]
+) -> None:
     names = ("blue", "red", "green", "purple", "orange", "grey")
     ends = []
     for index, (op, points) in enumerate(curves.items()):
@@ -85,6 +104,9 @@ def _curves(axes: Axes, curves: Mapping[str, Sequence[CollectivePoint]]) -> None
         values = [p.busbw_gbps for p in points]
         axes.plot([p.bytes for p in points], values, color=colour, linestyle=dash)
         ends.append((values[-1], op, colour))
+        for y, marker in zip(learned.get(op, ()), ("o", "_"), strict=False):
+            mark = {"marker": marker, "fillstyle": "none", "markersize": 9}
+            axes.plot([points[-1].bytes], [y], color=colour, clip_on=False, **mark)
     sizes = [p.bytes for points in curves.values() for p in points]
     axes.set_xscale("log", base=2)
     ticks = [4**k for k in range(31) if min(sizes) <= 4**k <= max(sizes)] or [min(sizes)]
@@ -92,7 +114,8 @@ def _curves(axes: Axes, curves: Mapping[str, Sequence[CollectivePoint]]) -> None
     axes.set_xticks(ticks, [quantity(t, "byte") for t in ticks])
     axes.minorticks_off()
     axes.set_xlim(min(sizes), max(sizes))
-    axes.set_ylim(0, max(y for y in (p.busbw_gbps for ps in curves.values() for p in ps)) * 1.08)
+    highest = max(p.busbw_gbps for ps in curves.values() for p in ps)
+    axes.set_ylim(0, max(highest, *(y for pair in learned.values() for y in pair), 0.0) * 1.08)
     axes.set_xlabel("message size")
     axes.set_ylabel("bus bandwidth, GB/s")
     axes.grid(axis="y")

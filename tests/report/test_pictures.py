@@ -56,6 +56,17 @@ def test_sentences_state_what_the_numbers_say(pictures: dict[str, Picture]) -> N
     assert "1 of 2 parts have gaps; the first is optimizer" in found["coverage"]
 
 
+def test_bandwidth_is_held_against_the_baseline_where_the_run_was_compared() -> None:
+    record = drawn(records.failed(), slow=3)
+    step = next(s.id for s in record.steps if "collectives" in s.evidence)
+    row = {"metric": f"{step}.all_reduce_busbw_gbps", "unit": "GB/s", "baseline": 99.0, "limit": 95.5}
+    picture = by_id(record.model_copy(update={"extra": {"compared": [row, "damage"]}}))["bandwidth"]
+    assert picture.finding.endswith("a bar its limit: all-reduce below its limit.")
+    assert [r[:2] for r in picture.rows[-2:]] == [("baseline", "99 GB/s"), ("limit", "95.5 GB/s")]
+    plain = by_id(record)["bandwidth"]
+    assert "baseline" not in plain.finding and len(plain.rows) == len(picture.rows) - 2
+
+
 def test_every_picture_has_a_table_and_says_its_sentence_to_screen_readers(pictures: dict[str, Picture]) -> None:
     for picture in pictures.values():
         assert picture.rows and all(len(row) == len(picture.heads) for row in picture.rows), picture.id
