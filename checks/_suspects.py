@@ -93,11 +93,12 @@ def _threads(view: View) -> Iterator[Suspect]:
     masks = view.series("core_mask")
     cores = 1 if masks is None else bin(int(np.bitwise_or.reduce(masks[:, -1].astype(np.int64)))).count("1")
     threads = sum(view.typical("threads", row) for row in range(view.rows))
-    if threads <= cores + THREADS_AT_REST * view.rows:
+    workers = sum(view.typical("workers", row) for row in range(view.rows))
+    if threads <= cores + THREADS_AT_REST * view.rows + THREADS_OF_WORKER * workers:
         return
     what = f"{threads:g} threads of {view.rows} rank(s) and their workers share {cores} cores"
     alone, idle = view.saving("one-thread", length="whole"), view.saving("idle-workers", length="whole")
-    if view.typical("workers", 0) and idle is not None and idle.clear:
+    if workers and idle is not None and idle.clear:
         yield _by_window("perf.cpu-oversubscribed", what, idle, "while the workers stand still", "")
         return
     yield _by_window("perf.cpu-oversubscribed", what, alone, "on one thread a rank", "a window with one thread a rank")
@@ -105,6 +106,8 @@ def _threads(view: View) -> Iterator[Suspect]:
 
 THREADS_AT_REST = 8
 """Threads that a rank has anyway: the interpreter, the backend's, the watcher's and autograd's."""
+THREADS_OF_WORKER = 4
+"""Threads that a loader worker has anyway: its own, its queue's, and an operator's or two."""
 
 PRESSURE_FAULTS = 1000.0
 

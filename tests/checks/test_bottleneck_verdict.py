@@ -11,7 +11,17 @@ from ddaudit.api import SETTLING, Array, TrainingTrace, window_code
 from tests.checks.test_bottleneck import AXES
 from tests.checks.traces import REGISTRY, asked, trace
 
-ORDER = ("memory-input", "no-sync", "no-logging", "solo", "no-gc", "one-thread", "keep-memory", "sync-once")
+ORDER = (
+    "memory-input",
+    "no-sync",
+    "no-logging",
+    "solo",
+    "no-gc",
+    "one-thread",
+    "keep-memory",
+    "sync-once",
+    "idle-workers",
+)
 NAMES = [name for _ in range(3) for other in ORDER for name in ("normal", other)]
 CODES = np.array([0] + [code for name in NAMES for code in (SETTLING, window_code(name), window_code(name))])
 STEPS = len(CODES)
@@ -171,6 +181,19 @@ def run_with(told: dict[str, Any], late_s: Any) -> TrainingTrace:
     given = run(late_s=late_s)
     arrays = {name: Array(np.asarray(values), "1", ("rank", "step")) for name, values in told.items()}
     return TrainingTrace(facts=given.facts, arrays={**given.arrays, **arrays})
+
+
+def test_threads_that_workers_have_anyway_are_not_blamed_for_what_they_read_slowly() -> None:
+    told = {
+        "threads": np.full((2, STEPS), 12.0),
+        "workers": np.full((2, STEPS), 2.0),
+        "core_mask": np.full((2, STEPS), 3.0),
+    }
+    (finding,) = asked("bottleneck.verdict", run_with(told, np.where(lying_in("idle-workers"), 0.0, 0.03)))
+    assert finding.id != "perf.cpu-oversubscribed"
+    storm = told | {"threads": np.full((2, STEPS), 24.0)}
+    (finding,) = asked("bottleneck.verdict", run_with(storm, np.where(lying_in("idle-workers"), 0.0, 0.03)))
+    assert finding.id == "perf.cpu-oversubscribed"
 
 
 def test_memory_that_grows_steadily_is_named_and_one_jump_is_not() -> None:
