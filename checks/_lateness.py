@@ -26,7 +26,7 @@ def lateness(view: View, share: float, core: float) -> Iterator[Suspect]:
     if not view.books.split:
         return
     charged = view.books.charged
-    lost = np.median(charged, axis=1)
+    lost = view.books.lost
     row = int(np.argmax(lost))
     often = float(np.mean(charged.argmax(axis=0) == row))
     price = float(lost[row])
@@ -57,10 +57,10 @@ def _persistent(view: View, share: float, core: float, row: int, price: float) -
     held = _held_back(view, row, price, core)
     if held is not None:
         return Suspect(held[0], held[1], price, share, row, held[2], "", specific=True)
+    cause = max(lines, key=lambda name: lines[name])
     named = _moved_with_data(view, row, price) or _more_tokens(view, row, own)
     if named is not None:
-        return Suspect(named[0], named[1], own, share, row, named[2], "", specific=True)
-    cause = max(lines, key=lambda name: lines[name])
+        return Suspect(named[0], named[1], own, share, row, named[2], "", specific=True, line=cause)
     rank = view.trace.ranks[row].rank
     what = f"rank {rank} comes last and costs the others {_ms(price)}; its own {cause} is {_ms(lines[cause])} longer"
     if own < 0.5 * share * view.step_s:
@@ -91,7 +91,7 @@ def _moved_with_data(view: View, row: int, price: float) -> tuple[str, str, str]
     swapped = view.window("swap")
     if swapped is None:
         return None
-    lost = np.median(swapped.charged, axis=1)
+    lost = swapped.lost
     borrower = (row - 1) % view.rows
     if lost[borrower] < 0.5 * price or lost[row] > 0.5 * price:
         return None

@@ -119,10 +119,34 @@ class Ledger:
         return min(range(len(waits)), key=lambda row: (waits[row], -self.step_s(row)))
 
     @property
+    def lost(self) -> Table:
+        """Seconds a step that each rank's lateness costs the others beyond what theirs costs it [rank], median over
+        steps: at every meeting somebody comes last by chance, and that is the price of meeting, not one rank's."""
+        net: Table = np.clip(np.nanmedian(self.charged - _median_of_others(self.charged), axis=1), 0.0, None)
+        return net
+
+    @property
     def unexplained_share(self) -> list[float]:
         """Median over steps of what no line explains, as a share of the step, by rank; time counted twice counts."""
         shares = np.abs(self.lines["unexplained"]) / self.step
         return [float(share) for share in np.nanmedian(shares, axis=1)]
+
+
+def _median_of_others(table: Table) -> Table:
+    """For each rank and step, the median of the other ranks [rank, step]; zeros where there is no other. One sort
+    serves all ranks: without a rank, what lies behind it moves up by one."""
+    count = len(table)
+    if count < 2:
+        return np.zeros_like(table)
+    order = np.argsort(table, axis=0, kind="stable")
+    place = np.argsort(order, axis=0, kind="stable")
+    ordered = np.take_along_axis(table, order, axis=0)
+
+    def at(index: int) -> Table:
+        return np.where(place > index, ordered[index], ordered[index + 1])
+
+    middle = (count - 1) // 2
+    return at(middle) if count % 2 == 0 else (at(middle - 1) + at(middle)) / 2
 
 
 def columns(trace: TrainingTrace, window: str = "normal") -> list[int]:

@@ -199,7 +199,7 @@ def straggler(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Findin
     if books is None or not books.split:
         yield skip("not measured: needs arrival stamps of two ranks or more over at least 3 steps")
         return
-    lost = np.nanmedian(books.charged, axis=1)
+    lost = books.lost
     row = int(np.argmax(lost))
     share = float(lost[row]) / books.step_s(row)
     limit = limits.straggler_share

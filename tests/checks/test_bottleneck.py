@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checks._ledger import Ledger, _median_of_others
 from ddaudit.api import Array, TrainingTrace
 from tests.checks.traces import asked, ids, trace
 
@@ -154,3 +155,17 @@ def test_the_place_in_the_model_makes_a_straggler_positional():
         "bottleneck.straggler", TrainingTrace(facts={**given.facts, "ranks": places}, arrays=given.arrays)
     )
     assert "positional, ep 1" in finding.text
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
+def test_the_median_of_the_others_is_that_of_a_table_without_the_rank(ranks: int) -> None:
+    table = np.random.default_rng(ranks).integers(0, 5, (ranks, 11)).astype(float)
+    plain = [np.median(np.delete(table, row, axis=0), axis=0) for row in range(ranks)]
+    assert np.array_equal(_median_of_others(table), np.stack(plain))
+
+
+def test_coming_last_by_chance_is_taken_out_of_what_a_late_rank_costs() -> None:
+    noise = np.random.default_rng(1).normal(0.0, 0.003, (2, 40))
+    charged = np.clip(np.stack([noise[0], noise[1]]), 0.0, None) + np.array([[0.0], [0.01]])
+    books = Ledger(np.ones((2, 40)), {}, charged, True, None)
+    assert books.lost[0] == 0.0 and books.lost[1] == pytest.approx(0.01, abs=0.001)
