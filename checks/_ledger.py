@@ -143,7 +143,8 @@ def _median_of_others(table: Table) -> Table:
     ordered = np.take_along_axis(table, order, axis=0)
 
     def at(index: int) -> Table:
-        return np.where(place > index, ordered[index], ordered[index + 1])
+        found: Table = np.where(place > index, ordered[index], ordered[index + 1])
+        return found
 
     middle = (count - 1) // 2
     return at(middle) if count % 2 == 0 else (at(middle - 1) + at(middle)) / 2

@@ -89,9 +89,13 @@ def _bandwidth(record: Record) -> Iterator[Picture]:
 def _learned(record: Record, step: str, curves: Mapping[str, object]) -> dict[str, tuple[float, float]]:
     """Median and limit of the baseline, by operation, where the run was compared with one."""
     found = {row.get("metric"): row for row in record.extra.get("compared", ()) if isinstance(row, Mapping)}
-    named = {op: found.get(f"{step}.{op.replace('-', '_')}_busbw_gbps", {}) for op in curves}
-    pairs = {op: (row.get("baseline"), row.get("limit")) for op, row in named.items()}
-    return {op: pair for op, pair in pairs.items() if all(isinstance(y, float) and math.isfinite(y) for y in pair)}
+    learned = {}
+    for op in curves:
+        row = found.get(f"{step}.{op.replace('-', '_')}_busbw_gbps", {})
+        median, limit = row.get("baseline"), row.get("limit")
+        if isinstance(median, float) and isinstance(limit, float) and math.isfinite(median + limit):
+            learned[op] = (median, limit)
+    return learned
 
 
 def _curves(
@@ -105,7 +109,7 @@ def _curves(
         axes.plot([p.bytes for p in points], values, color=colour, linestyle=dash)
         ends.append((values[-1], op, colour))
         for y, marker in zip(learned.get(op, ()), ("o", "_"), strict=False):
-            mark = {"marker": marker, "fillstyle": "none", "markersize": 9}
+            mark: dict[str, Any] = {"marker": marker, "fillstyle": "none", "markersize": 9}
             axes.plot([points[-1].bytes], [y], color=colour, clip_on=False, **mark)
     sizes = [p.bytes for points in curves.values() for p in points]
     axes.set_xscale("log", base=2)
