@@ -8,6 +8,7 @@ median CPU seconds, start of the interpreter included, as ratios to bare reads o
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -185,5 +186,9 @@ def main(folder: Path, gib: float, rounds: int) -> int:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:] + [""] * 3
-    sys.exit(main(Path(given[0]), float(given[1] or 4), int(given[2] or 3)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the checkpoints are made, or lie already")
+    parser.add_argument("gib", type=float, nargs="?", default=4.0)
+    parser.add_argument("rounds", type=int, nargs="?", default=3)
+    options = parser.parse_args()
+    sys.exit(main(options.folder, options.gib, options.rounds))
