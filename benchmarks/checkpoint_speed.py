@@ -1,4 +1,4 @@
-"""Speed and memory of the full audit against plain reads and torch. usage: checkpoint_speed.py FOLDER [GIB] [ROUNDS]
+"""Speed and memory of the full audit against plain reads and torch.
 
 Writes a DCP save of four ranks, a torch file and a safetensors file of GIB each (default 4) below FOLDER, warms the
 page cache, then runs every method in a process of its own, interleaved, ROUNDS times (default 3), and prints the
