@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["CELLS", "HEALTHY", "Cell", "Result"]
 
@@ -15,7 +15,8 @@ APART = ("no-sync", "solo", "swap")
 @dataclass(frozen=True)
 class Cell:
     """One kind of run. ``weak`` and ``strong`` are values of ``plant_ms``; ``price`` is what the plant costs a step, as
-    a multiple of it, None where only pairs of runs can tell. ``rank`` is the guilty rank, None where all are alike.
+    a multiple of it, or what has to tell: "rest", windows of a run in which the plant rests; "pairs", runs with and
+    without it. ``rank`` is the guilty rank, None where all are alike.
     ``twin`` are parameters of the run without the plant. ``cores``: others on the cores decide this cell."""
 
     name: str
@@ -23,7 +24,7 @@ class Cell:
     plant: str = ""
     weak: float = 25.0
     strong: float = 60.0
-    price: float | None = 1.0
+    price: float | Literal["rest", "pairs"] = 1.0
     rank: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     twin: Mapping[str, Any] = field(default_factory=dict)
@@ -100,14 +101,16 @@ CELLS: tuple[Cell, ...] = (
     Cell("slow wire, latency", "perf.communication-bound", "slow-collective", 40.0, 100.0),
     Cell("slow wire, rate", "perf.communication-bound", "slow-link", 40.0, 100.0),
     Cell("slow reads in the rank", "perf.input-bound", "slow-input", 4.0, 10.0, price=8.0),
-    Cell("slow storage, 1 worker", "perf.input-bound", "slow-storage", 9.0, 15.0, None),
-    Cell("too few workers for decoding", "perf.input-bound", "slow-decode", 6.0, 12.0, None),
-    Cell("bursty worker", "perf.bursty-workers", "bursty-workers", 120.0, 240.0, None),
-    Cell("worker respawn", "perf.worker-respawn", "worker-respawn", 25.0, 50.0, None),
-    Cell("thread storm of workers", "perf.cpu-oversubscribed", "worker-storm", 60.0, 120.0, None),
-    Cell("thread storm of ranks", "perf.cpu-oversubscribed", "thread-storm", 25.0, 100.0, None),
-    Cell("forced sync", "perf.forced-sync", "forced-sync", 40.0, 100.0, None),
-    Cell("sync every micro-step", "sync.every-micro-step", "sync-every-micro-step", 5.0, 15.0, 7.0, params=ACCUMULATE),
+    Cell("slow storage, 1 worker", "perf.input-bound", "slow-storage", 9.0, 15.0, "pairs"),
+    Cell("too few workers for decoding", "perf.input-bound", "slow-decode", 6.0, 12.0, "pairs"),
+    Cell("bursty worker", "perf.bursty-workers", "bursty-workers", 120.0, 240.0, "pairs"),
+    Cell("worker respawn", "perf.worker-respawn", "worker-respawn", 25.0, 50.0, "pairs"),
+    Cell("thread storm of workers", "perf.cpu-oversubscribed", "worker-storm", 60.0, 120.0, "pairs"),
+    Cell("thread storm of ranks", "perf.cpu-oversubscribed", "thread-storm", 25.0, 100.0, "pairs"),
+    Cell("forced sync", "perf.forced-sync", "forced-sync", 40.0, 100.0, "rest"),
+    Cell(
+        "sync every micro-step", "sync.every-micro-step", "sync-every-micro-step", 5.0, 15.0, "rest", params=ACCUMULATE
+    ),
     Cell("stage imbalance", "perf.stage-imbalance", "stage-imbalance", rank=LAST, params={"parallel": "pipeline"}),
     Cell(
         "expert imbalance",
@@ -120,10 +123,10 @@ CELLS: tuple[Cell, ...] = (
     ),
     Cell("sequence-length imbalance", "perf.sequence-imbalance", "sequence-imbalance", rank=LAST),
     Cell("memory growth", "perf.memory-growth", "memory-growth", 0.5, 2.0),
-    Cell("memory pressure", "perf.memory-stall", "memory-pressure", 25.0, 60.0, None),
-    Cell("neighbours on all cores", "perf.core-contended", "core-contended", 50.0, 100.0, None, cores=True),
-    Cell("neighbour on a rank's core", "perf.core-shared", "core-shared", 50.0, 100.0, None, rank=LAST, cores=True),
-    Cell("CPU quota", "perf.cpu-quota", "cpu-quota", 50.0, 25.0, None, rank=LAST, cores=True),
+    Cell("memory pressure", "perf.memory-stall", "memory-pressure", 25.0, 60.0, "rest"),
+    Cell("neighbours on all cores", "perf.core-contended", "core-contended", 50.0, 100.0, "pairs", cores=True),
+    Cell("neighbour on a rank's core", "perf.core-shared", "core-shared", 50.0, 100.0, "pairs", rank=LAST, cores=True),
+    Cell("CPU quota", "perf.cpu-quota", "cpu-quota", 50.0, 25.0, "pairs", rank=LAST, cores=True),
 )
 
 _ODD: tuple[tuple[str, Mapping[str, Any]], ...] = (

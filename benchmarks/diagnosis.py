@@ -1,16 +1,19 @@
 """The scoreboard of the step-time verdict: planted causes and healthy runs, and what the verdict called them.
 
-``python -m benchmarks.diagnosis [--only NAME ...] [--strength weak|strong] [--quick] [--busy] [--write]`` from the
-repository root, on a quiet machine with 2 cores or more; all of it takes about a quarter of an hour there. Every cell
+``python -m benchmarks.diagnosis [--only NAME ...] [--strength weak|strong] [--quick] [--busy] [--keep FILE] [--write]``
+from the repository root, on a quiet machine with 2 cores or more; all of it takes about half an hour there. Every cell
 trains two gloo ranks with A/B windows and asks the check ``bottleneck.verdict`` (growth of memory:
-``memory.growth``). The price of a plant is known where it sleeps or computes for a known time; elsewhere it is what
-steps with the plant take longer than steps without it, in short runs that alternate (``paired``). ``--busy`` leaves
-plants and verdicts out that others on the cores decide; ``--write`` writes ``docs/scoreboard.md``.
+``memory.growth``). The price of a plant is known where it sleeps or computes for a known time. Elsewhere a run of its
+own alternates windows with the plant and windows where it rests; where the plant acts outside the rank or cannot rest,
+steps with it are compared with steps without it, in short runs that alternate. ``--busy`` leaves plants and verdicts
+out that others on the cores decide; ``--keep`` appends each cell to a file, and skips those that it holds already;
+``--write`` writes ``docs/scoreboard.md``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -25,6 +28,7 @@ import numpy as np
 from benchmarks._diagnosis_cells import CELLS, HEALTHY, Cell, Result
 from benchmarks._diagnosis_page import page, table
 from checks._bottleneck import BottleneckLimits
+from checks._windows import View
 from checks.bottleneck_verdict import verdict
 from checks.memory import growth
 from ddaudit.api import Limit, TrainingTrace
@@ -33,6 +37,7 @@ from ddaudit.training.faults import params_for
 from tests.training.ranks import trained_all
 
 PAIRS, PAIR_STEPS = 2, 24
+TRUTH_ROUNDS = 10
 PAGE = Path("docs/scoreboard.md")
 
 
@@ -43,7 +48,9 @@ def runs_of(cell: Cell, strength: str, rounds: int) -> dict[str, dict[str, Any]]
         plain |= {k: v for k, v in params_for(cell.plant, str(plain["parallel"])).items() if k not in cell.params}
     fault = {"plant": cell.plant, "plant_ms": cell.ms(strength)} if cell.plant else {}
     runs = {"judged": {**plain, **fault, "steps": 4, "rounds": rounds, "windows": cell.windows(plain)}}
-    if cell.plant and cell.price is None:
+    if cell.price == "rest":
+        runs["truth"] = {**plain, **fault, "steps": 4, "rounds": TRUTH_ROUNDS, "windows": ("no-plant",)}
+    if cell.price == "pairs":
         for pair in range(PAIRS):
             runs[f"without/{pair}"] = {**plain, **cell.twin, "steps": PAIR_STEPS}
             runs[f"with/{pair}"] = {**plain, **fault, "steps": PAIR_STEPS}
@@ -75,8 +82,12 @@ def truth(cell: Cell, strength: str, traces: Mapping[str, TrainingTrace]) -> flo
     """What the plant costs, in ms a step (MB a step for memory that grows)."""
     if not cell.plant:
         return None
-    if cell.price is not None:
+    if isinstance(cell.price, float):
         return cell.price * cell.ms(strength)
+    if cell.price == "rest":
+        view = View.of(traces["truth"])
+        saved = None if view is None else view.saving("no-plant", rare=True, length="whole")
+        return None if saved is None else saved.seconds * 1e3
     gaps = [step_ms(traces[f"with/{p}"]) - step_ms(traces[f"without/{p}"]) for p in range(PAIRS)]
     return statistics.median(gaps)
 
@@ -111,16 +122,32 @@ def chosen(options: argparse.Namespace) -> list[tuple[Cell, str]]:
     return [(c, s) for c, s in cells if not (options.busy and c.cores)]
 
 
-def run(cells: Sequence[tuple[Cell, str]], rounds: int, busy: bool) -> list[Result]:
+def run(cells: Sequence[tuple[Cell, str]], options: argparse.Namespace) -> list[Result]:
+    """Measures each cell, or takes it from the file that ``--keep`` names."""
+    known = kept(options.keep)
     results = []
     for number, (cell, strength) in enumerate(cells, start=1):
-        result = measure(cell, strength, rounds, busy)
+        result = known.get((cell.name, strength))
+        if result is None:
+            result = measure(cell, strength, options.rounds, options.busy)
+            if options.keep is not None:
+                with options.keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**vars(result), "cell": cell.name}) + "\n")
         results.append(result)
         mark = "ok " if result.right else "BAD"
         print(f"{number:3}/{len(cells)} {mark} {result.line}", flush=True)
         if not result.right:
             print(f"        {result.text}", flush=True)
     return results
+
+
+def kept(file: Path | None) -> dict[tuple[str, str], Result]:
+    """Results of an earlier run that was broken off, by cell and strength."""
+    if file is None or not file.exists():
+        return {}
+    cells = {cell.name: cell for cell in (*CELLS, *HEALTHY)}
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return {(r["cell"], r["strength"]): Result(**{**r, "cell": cells[r["cell"]]}) for r in rows}
 
 
 def main() -> None:
@@ -130,10 +157,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="every sixth cell")
     parser.add_argument("--busy", action="store_true", help="leave out what others on the cores decide")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="append cells to FILE, and skip those it holds")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     options = parser.parse_args()
     begin = time.perf_counter()
-    results = run(chosen(options), options.rounds, options.busy)
+    results = run(chosen(options), options)
     told = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {time.perf_counter() - begin:.0f} s"
     print("\n" + table(results))
     print(told)

@@ -1,10 +1,12 @@
 """How well the books of a step close, and whether a known delay lands in its own line and nowhere else.
 
-``python -m benchmarks.ledger [--repeats 5] [--delay-ms 10] [--recoveries 10] [--kinds single data ...]`` from the
-repository root. For every kind: the unexplained share of a healthy run, and how far each line's median moves when a
-delay is planted in compute, input, communication, launch, or one rank's lateness (planted minus healthy, median over
-repeats that alternate). Waiting for a core is the machine's doing: shown, not held against a plant. Then delays of 10
-and 50 ms on the last rank, recovered from what the others waited.
+``python -m benchmarks.ledger [--repeats 3] [--rounds 12] [--delay-ms 10] [--recoveries 10] [--kinds single data ...]``
+from the repository root. For every kind: the unexplained share of a healthy run, and how far each line moves when a
+delay is planted in compute, input, communication, launch, or one rank's lateness. The delay acts in every second window
+of a run and rests in those between: a line's move is what it is in the ones more than in the others, median over
+repeats. So two processes that meet a little earlier or later in one run than in the next do not count. Waiting for a
+core is the machine's doing: shown, not held against a plant. Then delays of 10 and 50 ms on the last rank, recovered
+from what the others waited for it beyond what they wait while it is not late.
 """
 
 from __future__ import annotations
@@ -45,13 +47,24 @@ PLANTS = {
 """Line that must move: the plant that moves it."""
 SHOWN = ("compute", "input", "communication", "host", "peer wait", "stage wait", "waiting for a core", "unexplained")
 TOLERANCE_MS = 1.5
+WARM_UP = 3
 
 
-def books_of(runs: Mapping[str, dict[str, Any]], ranks: int) -> dict[str, Ledger]:
+RESTED = ("no-plant",)
+Books = tuple[Ledger, Ledger]
+"""Of one run: the books of the steps with the plant, and of those where it rests."""
+
+
+def books_of(runs: Mapping[str, dict[str, Any]], ranks: int) -> dict[str, Books]:
+    """Raises: AssertionError: a run has no books, so that nothing could be said of it."""
     with tempfile.TemporaryDirectory() as folder:
         traces = trained_all(Path(folder), ranks, runs)
-    books = {name: ledger(trace) for name, trace in traces.items()}
-    return {name: found for name, found in books.items() if found is not None}
+    found = {}
+    for name, trace in traces.items():
+        planted, rested = ledger(trace), ledger(trace, *RESTED)
+        assert planted is not None and rested is not None, f"{name}: no timers, or too few steps"
+        found[name] = planted, rested
+    return found
 
 
 def moved_ms(healthy: Ledger, planted: Ledger, row: int, staged: bool) -> dict[str, float]:
@@ -62,39 +75,36 @@ def moved_ms(healthy: Ledger, planted: Ledger, row: int, staged: bool) -> dict[s
     return moved
 
 
-def measure(kind: str, repeats: int, steps: int, delay_ms: float) -> tuple[int, int]:
+def measure(kind: str, repeats: int, rounds: int, delay_ms: float) -> tuple[int, int]:
     """Prints a kind's rows; returns (plants that moved their line alone, plants tried)."""
     ranks, params = KINDS[kind]
     plants = {line: plant for line, plant in PLANTS.items() if ranks > 1 or line not in ("communication", "peer wait")}
-    runs: dict[str, dict[str, Any]] = {}
-    for repeat in range(repeats):
-        runs[f"healthy/{repeat}"] = {**params, "steps": steps}
-        for line, plant in plants.items():
-            runs[f"{line}/{repeat}"] = {**params, "steps": steps, "plant": plant, "plant_ms": delay_ms}
+    base = {**params, "steps": WARM_UP, "windows": RESTED, "rounds": rounds, "plant_ms": delay_ms}
+    runs = {f"{line}/{r}": {**base, "plant": plant} for r in range(repeats) for line, plant in plants.items()}
     books = books_of(runs, ranks)
-    open_ = statistics.median(max(books[f"healthy/{r}"].unexplained_share) for r in range(repeats))
-    step = statistics.median(books[f"healthy/{r}"].step_s(0) for r in range(repeats))
+    open_ = statistics.median(max(rested.unexplained_share) for _, rested in books.values())
+    step = statistics.median(rested.step_s(0) for _, rested in books.values())
     print(f"\n{kind}: step {step * 1e3:.1f} ms, unexplained {open_:.2%}")
     good = 0
     for line in plants:
         row = ranks - 1 if line == "input" else 0  # the first rank is the one that waits for the last
-        pairs = [(books[f"healthy/{r}"], books[f"{line}/{r}"]) for r in range(repeats)]
-        moves = [moved_ms(*pair, row, kind.startswith("pipeline")) for pair in pairs]
+        pairs = [books[f"{line}/{r}"] for r in range(repeats)]
+        moves = [moved_ms(rested, planted, row, kind.startswith("pipeline")) for planted, rested in pairs]
         middle = {name: statistics.median(move[name] for move in moves) for name in moves[0]}
         rest = [abs(value) for name, value in middle.items() if name not in (line, "waiting for a core")]
         alone = abs(middle[line] - delay_ms) <= TOLERANCE_MS and max(rest) < TOLERANCE_MS
         good += alone
         told = "  ".join(f"{name} {value:+.2f}" for name, value in middle.items())
-        print(f"  {'ok ' if alone else 'off'} {delay_ms:g} ms in {line:<13} moved (ms): {told}")
+        print(f"  {'ok ' if alone else 'off'} {delay_ms:g} ms in {line:<13} moved (ms): {told}", flush=True)
     return good, len(plants)
 
 
-def recover(delay_ms: float, runs: int, steps: int) -> int:
+def recover(delay_ms: float, runs: int, rounds: int) -> int:
     """Delays the last of two data-parallel ranks; returns how often the wait was recovered and charged to that rank."""
-    late = {"parallel": "data", "steps": steps, "plant": "slow-input-rank", "plant_ms": delay_ms}
+    late = {"parallel": "data", "steps": WARM_UP, "windows": RESTED, "rounds": rounds, "plant_ms": delay_ms}
     right, found = 0, []
-    for books in books_of({str(i): late for i in range(runs)}, 2).values():
-        charged = books.lost * 1e3
+    for planted, rested in books_of({str(i): {**late, "plant": "slow-rank"} for i in range(runs)}, 2).values():
+        charged = (planted.net_s - rested.net_s) * 1e3
         found.append(float(charged.max()))
         right += bool(charged.argmax() == 1 and abs(charged[1] - delay_ms) <= TOLERANCE_MS)
     shown = ", ".join(f"{ms:.1f}" for ms in sorted(found))
@@ -108,17 +118,17 @@ def load() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12, help="windows with and without the delay, each of 3 steps")
     parser.add_argument("--delay-ms", type=float, default=10.0)
     parser.add_argument("--recoveries", type=int, default=10)
-    parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--kinds", nargs="*", choices=list(KINDS), default=list(KINDS), help="none: recoveries only")
     options = parser.parse_args()
     print(load())
-    results = [measure(kind, options.repeats, options.steps, options.delay_ms) for kind in options.kinds]
+    results = [measure(kind, options.repeats, options.rounds, options.delay_ms) for kind in options.kinds]
     print(f"\nplants that moved their own line and no other: {sum(g for g, _ in results)}/{sum(n for _, n in results)}")
     for delay_ms in (10.0, 50.0):
-        recover(delay_ms, options.recoveries, options.steps)
+        recover(delay_ms, options.recoveries, options.rounds)
     print(load())
 
 

@@ -122,7 +122,13 @@ class Ledger:
     def lost(self) -> Table:
         """Seconds a step that each rank's lateness costs the others beyond what theirs costs it [rank], median over
         steps: at every meeting somebody comes last by chance, and that is the price of meeting, not one rank's."""
-        net: Table = np.clip(np.nanmedian(self.charged - _median_of_others(self.charged), axis=1), 0.0, None)
+        lost: Table = np.clip(self.net_s, 0.0, None)
+        return lost
+
+    @property
+    def net_s(self) -> Table:
+        """As :attr:`lost`, below zero for a rank that comes last less often than the others do [rank]."""
+        net: Table = np.nanmedian(self.charged - _median_of_others(self.charged), axis=1)
         return net
 
     @property

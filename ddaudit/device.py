@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddaudit.errors import LaunchProblem
@@ -93,7 +93,7 @@ class RunQueue:
 
     def read(self) -> float:
         """Seconds waited since the thread began; one system call."""
-        return 0.0 if self.file is None else int(os.pread(self.file, 64, 0).split(None, 2)[1]) / 1e9
+        return 0.0 if self.file is None else int(os.pread(self.file, 48, 0).split(None, 2)[1]) * 1e-9
 
 
 class Span:
@@ -108,15 +108,17 @@ class Span:
         self.parent: Span | None = None
 
     def __enter__(self) -> None:
-        self.parent, self.watch.inner = self.watch.inner, self
-        self.begin = self.watch.mark()
-        self.queued = self.watch.queue.read()
+        watch = self.watch
+        self.parent, watch.inner = watch.inner, self
+        self.begin = watch.mark()
+        self.queued = watch.queue.read()
 
     def __exit__(self, *_: object) -> None:
-        self.queued = self.watch.queue.read() - self.queued
-        self.end = self.watch.mark()
-        self.watch.spans.append(self)
-        self.watch.inner = self.parent
+        watch = self.watch
+        self.queued = watch.queue.read() - self.queued
+        self.end = watch.mark()
+        watch.spans.append(self)
+        watch.inner = self.parent
 
     def seconds(self) -> float:
         if isinstance(self.begin, float):
@@ -135,6 +137,8 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.queue = RunQueue()
+        self.mark: Callable[[], Any] = self._event if device.type == "cuda" else time.perf_counter
+        """Now: seconds, or an event on the device's current stream."""
         self.restart()
 
     def restart(self) -> None:
@@ -199,10 +203,8 @@ class Stopwatch:
         clocks = {"cpu": time.process_time(), "wall": time.perf_counter()}
         return clocks | {"queued": queued if queue_first else self.queue.read()}
 
-    def mark(self) -> Any:
-        """Now: seconds, or an event on the device's current stream."""
-        if self.device.type != "cuda":
-            return time.perf_counter()
+    def _event(self) -> Any:
+        """Now, as an event on the device's current stream."""
         import torch
 
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ WINDOWS: dict[str, str] = {
     "keep-memory": "freed memory stays with the process instead of going back to the system",
     "no-timers": "no phase is timed and no collective is stamped; only the whole step is",
     "idle-workers": "batches replayed from memory, and the loader's workers are stopped",
+    "no-plant": "the planted fault rests, where it acts in the rank itself: what it costs in this very run",
 }
 """Name of a window -> what is different in it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,16 +16,20 @@ from ddaudit.training.ledger import SyncLedger
 __all__ = ["StepAccount", "timer_costs_s"]
 
 
-def timer_costs_s(device: torch.device, calls: int = 64) -> tuple[float, float]:
-    """CPU seconds of one timed span and of one timed wait, measured on such that hold nothing."""
+def timer_costs_s(device: torch.device, calls: int = 16, batches: int = 5) -> tuple[float, float]:
+    """CPU seconds of one timed span and of one timed wait, measured on such that hold nothing: the median of batches,
+    since the first calls of a process and an interrupt cost more than any later one."""
     watch, ledger = Stopwatch(device), SyncLedger(device)
 
     def cost(timer: Callable[[], AbstractContextManager[None]]) -> float:
-        begin = time.thread_time()
-        for _ in range(calls):
-            with timer():
-                pass
-        return (time.thread_time() - begin) / calls
+        batch_s = []
+        for _ in range(batches):
+            begin = time.thread_time()
+            for _ in range(calls):
+                with timer():
+                    pass
+            batch_s.append((time.thread_time() - begin) / calls)
+        return statistics.median(batch_s)
 
     return cost(lambda: watch.span("host_s")), cost(lambda: ledger.waiting(None))
 

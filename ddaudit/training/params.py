@@ -38,6 +38,7 @@ WindowName = Literal[
     "keep-memory",
     "no-timers",
     "idle-workers",
+    "no-plant",
 ]
 """Windows of ``ddaudit.evidence.windows`` that a run may ask for; "normal" lies between any two."""
 

@@ -18,7 +18,7 @@ from ddaudit.training.faults import require
 from ddaudit.training.loop import Trainer
 from ddaudit.training.optimizer import local, optimizer_class, scale_
 
-__all__ = ["PLANTS", "plant"]
+__all__ = ["PLANTS", "Plants", "plant"]
 
 Planter = Callable[[Trainer], None]
 PLANTS: dict[str, Planter] = {}
@@ -56,10 +56,20 @@ def plant(trainer: Trainer) -> None:
     PLANTS[params.plant](trainer)
 
 
+class Plants:
+    """The plants of this process. ``resting`` while a window of the run leaves them out."""
+
+    resting = False
+
+
 def around(owner: Any, name: str, wrong: Callable[..., Any]) -> None:
-    """Replaces the method ``name`` of ``owner`` by ``wrong(original, *arguments)``."""
+    """Replaces the method ``name`` of ``owner`` by ``wrong(original, *arguments)``, but while plants rest."""
     original = getattr(owner, name)
-    setattr(owner, name, lambda *args, **kwargs: wrong(original, *args, **kwargs))
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if Plants.resting else wrong(original, *args, **kwargs)
+
+    setattr(owner, name, called)
 
 
 def is_last_rank(trainer: Trainer) -> bool:

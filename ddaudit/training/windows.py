@@ -197,6 +197,12 @@ def _idle_workers(trainer: Trainer, shelf: _Shelf) -> Iterator[None]:
             yield
 
 
+def _no_plant(trainer: Trainer, shelf: _Shelf) -> AbstractContextManager[None]:
+    from ddaudit.training.planting import Plants  # it imports the loop, which imports this
+
+    return _replaced(Plants, "resting", True)
+
+
 _MAKERS: dict[str, Callable[[Trainer, _Shelf], AbstractContextManager[None]]] = {
     "normal": _plain,
     "memory-input": _replay,
@@ -210,4 +216,5 @@ _MAKERS: dict[str, Callable[[Trainer, _Shelf], AbstractContextManager[None]]] = 
     "keep-memory": _keep_memory,
     "no-timers": _no_timers,
     "idle-workers": _idle_workers,
+    "no-plant": _no_plant,
 }

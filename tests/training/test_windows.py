@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +44,14 @@ def test_no_phase_is_timed_where_the_timers_are_priced(windowed: TrainingTrace) 
     codes = windowed.series("window")[0]
     assert np.isnan(windowed.series("forward_s")[0][codes == window_code("no-timers")]).all()
     assert not np.isnan(windowed.series("step_s")[0]).any()
+
+
+def test_a_plant_rests_where_its_own_price_is_asked_for(tmp_path: Path) -> None:
+    plan = {"steps": 1, "rounds": 2, "windows": ("no-plant",), "plant": "slow-rank-blocked", "plant_ms": 150.0}
+    trace = trained(tmp_path, 2, parallel="data", **plan)
+    codes, computed = trace.series("window")[1], trace.series("forward_s")[1]
+    assert computed[codes == 0].min() >= 0.150
+    assert computed[codes == window_code("no-plant")].min() < computed[codes == 0].min() - 0.075
 
 
 def test_everything_is_as_before_when_the_run_is_over(windowed: TrainingTrace) -> None:

@@ -113,10 +113,12 @@ class PipelineParallel(Parallel):
         wait, ledger = schedules._wait_batch_p2p, self.ledger
 
         def timed_wait(work: list[dist.Work]) -> None:
-            before = ledger.wait_s
-            with self.watch.span("exchange_s"), ledger.waiting(None):
+            span = self.watch.span("exchange_s")
+            with span:
                 wait(work)
-            ledger.stage_wait_s += ledger.wait_s - before
+            ledger.waited(None, span.begin, span.end)
+            ledger.queued_s += span.queued
+            ledger.stage_wait_s += span.seconds()
 
         if ledger.timed:
             schedules._wait_batch_p2p = timed_wait
