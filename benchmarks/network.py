@@ -42,9 +42,9 @@ id = "train"
 
 ```toml step train
 probe = "train"
-with = { parallel = "data", preset = "small", steps = 8, global_batch = 2, seq_len = 8 }
+with = { parallel = "data", preset = "small", steps = 4, global_batch = 2, seq_len = 8, windows = ["no-sync"] }
 nproc = 2
-checks = ["bottleneck.split"]
+checks = ["bottleneck.verdict"]
 timeout = "300s"
 ```
 """
@@ -86,8 +86,8 @@ def once(root: Path) -> bool:
         print("verdict:", named[0]["text"] if named else "MISSING")
         answer, _ = run(hosts.members, TRAIN, root, "train")
         bound = [f["text"] for f in answer["findings"] if f["id"] == "perf.communication-bound"]
-        good &= bool(bound)
-        print("training:", bound[0][:160] if bound else "NOT NAMED")
+        good &= bool(bound) and "host1 eth0" in bound[0]
+        print("training:", bound[0] if bound else f"NOT NAMED: {answer['findings']}")
         for host in hosts.members:
             host.heal()
         with netns.relay(hosts.members, DELAY_S * 1000) as (slow, held_s):

@@ -32,6 +32,20 @@ def place(trace: TrainingTrace, row: int, column: int | None = None, **more: Any
     return Where(host=rank.host, rank=rank.rank, device=rank.device, step=step, **more)
 
 
+def carriers(trace: TrainingTrace) -> str:
+    """Which interface of each host sent most while the run trained, as part of a sentence; empty on a single host,
+    whose ranks use no wire, and where nothing was counted."""
+    if len(trace.wires) < 2:
+        return ""
+    most = {h: max(wires.items(), key=lambda item: item[1][1]) for h, wires in trace.wires.items() if wires}
+    told = [f"{host} {name} sent {moved[1] / 1e6:.1f} MB" for host, (name, moved) in sorted(most.items())]
+    more = f" and {len(told) - MOST_HOSTS} other hosts" if len(told) > MOST_HOSTS else ""
+    return f"; bytes went over {', '.join(told[:MOST_HOSTS])}{more}" if told else ""
+
+
+MOST_HOSTS = 4
+
+
 def readers(trace: TrainingTrace) -> list[int]:
     """Rows of the ranks that read samples (under pipeline parallelism not every stage does)."""
     ids = trace.sample_ids

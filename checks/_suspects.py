@@ -9,6 +9,7 @@ import numpy as np
 
 from ddaudit.api import window_code
 
+from ._arrays import carriers
 from ._windows import SIGMAS, Saving, View
 
 __all__ = ["Suspect", "suspects"]
@@ -272,7 +273,7 @@ def _communication(view: View, share: float) -> Iterator[Suspect]:
         return
     saving = view.saving("no-sync")
     proof = _without(saving, "without collectives") if saving is not None and saving.agrees(price) else ""
-    what = f"collectives block every rank for {_ms(price)} a step after the last has come"
+    what = f"collectives block every rank for {_ms(price)} a step after the last has come{carriers(view.trace)}"
     yield Suspect("perf.communication-bound", what, price, share, None, proof, "`collectives` on the same ranks")
 
 

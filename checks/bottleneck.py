@@ -9,7 +9,7 @@ import numpy as np
 
 from ddaudit.api import Finding, Limit, Plant, Remedy, TrainingTrace, check, ok, skip, warn
 
-from ._arrays import place, recorded
+from ._arrays import carriers, place, recorded
 from ._bottleneck import BottleneckLimits
 from ._ledger import Ledger, ledger
 from ._overhead import overhead
@@ -118,7 +118,8 @@ def bottleneck(trace: TrainingTrace, limits: BottleneckLimits) -> Iterator[Findi
         if (term == "communication" and not books.split) or limit.judge(share).value == "PASS":
             continue  # what holds waiting for peers too says nothing about the wire
         quiet = False
-        yield warn(id, text, where=place(trace, row), remedy=Remedy(text=advice), **_kept(share, limit))
+        told = text + (carriers(trace) if term == "communication" else "")
+        yield warn(id, told, where=place(trace, row), remedy=Remedy(text=advice), **_kept(share, limit))
     if quiet:
         share = _share(books, "input", row)
         yield ok(text, where=place(trace, row), **_kept(share, limits.input_share))

@@ -162,6 +162,12 @@ class TrainingTrace(ArrayEvidence):
         """Global ranks of each group that ``stamp_group`` counts."""
         return tuple(tuple(ranks) for ranks in self.facts.get("groups", ()))
 
+    @cached_property
+    def wires(self) -> Mapping[str, Mapping[str, tuple[int, int]]]:
+        """Host -> interface -> bytes (received, sent) while the run trained, whoever caused them; empty if unknown."""
+        told = self.facts.get("wires", {})
+        return {h: {name: (int(n[0]), int(n[1])) for name, n in wires.items()} for h, wires in told.items()}
+
     def stamps(self) -> tuple[np.ndarray[Any, np.dtype[Any]], ...] | None:
         """Arrays [rank, step, slot] (group, arrived, left) of collectives in the order in which a rank met them, as
         :func:`~ddaudit.evidence.stamps.stamp_arrays` explains; None when none was stamped."""
@@ -197,6 +203,7 @@ class TrainingTrace(ArrayEvidence):
             "checkpoints": [e["checkpoint"] for s in mine for e in s.of("checkpoint")],
             "tensors": labels,
             "groups": groups,
+            "wires": {e["host"]: e["bytes"] for s in mine for e in s.of("wires")},
         }
         return cls(facts=facts, arrays=arrays | tensors)
 

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ddaudit.context import ProbeContext
 from ddaudit.device import Stopwatch, device_of
+from ddaudit.network import interface_bytes
 from ddaudit.training import checkpointing, schedule
 from ddaudit.training.account import StepAccount
 from ddaudit.training.data import Feed, MarkovSource, TextDataset, Window
@@ -243,11 +244,13 @@ def train(params: TrainParams, context: ProbeContext) -> None:
     trainer.prepare()
     resume(trainer, context)
     trainer.vitals.open()
+    before = interface_bytes()
     try:
         with trainer.parallel.timing():
             run(trainer, context)
     finally:
         trainer.vitals.close()
+        recorder.wires(before)
 
 
 def run(trainer: Trainer, context: ProbeContext) -> None:

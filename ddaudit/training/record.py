@@ -15,6 +15,7 @@ from torch import Tensor
 from ddaudit.context import ProbeContext
 from ddaudit.device import memory_bytes
 from ddaudit.evidence import CheckpointWritten, Job, RankPlace
+from ddaudit.network import interface_bytes
 from ddaudit.training.data import MarkovSource
 from ddaudit.training.model import ModelShape
 from ddaudit.training.parallel.contract import Parallel, Place
@@ -101,6 +102,17 @@ class Recorder:
         wide = values.detach().cpu()
         wide = wide.float() if wide.dtype == torch.bfloat16 else wide
         self.context.events.tensor(wide.numpy(), step=update, role=role, name=name, replicated=True)
+
+    def wires(self, before: Mapping[str, tuple[int, int]]) -> None:
+        """Records what each interface of the host carried since ``before``, once a host."""
+        if self.context.local_rank == 0:
+            now = interface_bytes()
+            gained = {
+                name: [max(0, n - o) for n, o in zip(now[name], before[name], strict=True)]
+                for name in before
+                if name in now
+            }
+            self.context.events.emit("wires", host=self.context.host, bytes=gained)
 
     def checkpoint(self, path: Path, update: int, *, action: str, seconds: float, position: int | None) -> None:
         """Records a checkpoint that was saved or loaded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,15 @@ def test_a_slow_wire_is_named_where_steps_without_it_are_shorter() -> None:
     (finding,) = asked("bottleneck.verdict", run(wire_s=0.12))
     assert finding.id == "perf.communication-bound"
     assert finding.measured == pytest.approx(120.0, abs=1.0)
+
+
+def test_a_slow_wire_between_hosts_is_named_by_its_interface() -> None:
+    given = run(wire_s=0.12)
+    wires = {host: {"eth0": (5, 26_400_000), "ib0": (7, 100)} for host in ("a", "b")}
+    (finding,) = asked("bottleneck.verdict", replace(given, facts={**given.facts, "wires": wires}))
+    assert "bytes went over a eth0 sent 26.4 MB, b eth0 sent 26.4 MB" in finding.text
+    (finding,) = asked("bottleneck.verdict", replace(given, facts={**given.facts, "wires": {"a": {"lo": (5, 5)}}}))
+    assert "went over" not in finding.text
 
 
 def test_ranks_that_wait_for_data_in_turns_are_limited_by_input_and_nobody_is_accused() -> None:

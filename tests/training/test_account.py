@@ -59,6 +59,13 @@ def test_a_late_rank_is_charged_with_what_the_other_waited(traces: dict[str, Tra
     assert "its own input is" in finding.text
 
 
+def test_what_the_interfaces_carried_meanwhile_is_recorded_once_a_host(traces: dict[str, TrainingTrace]) -> None:
+    wires = traces[next(iter(traces))].wires
+    assert list(wires) == ["here"]
+    assert all(received >= 0 and sent >= 0 for received, sent in wires["here"].values())
+    assert "lo" in wires["here"]
+
+
 def test_the_timers_cost_a_small_share_of_the_cpu_time(traces: dict[str, TrainingTrace]) -> None:
     share = traces["data"].series("timer_s").sum() / traces["data"].series("cpu_s").sum()
     assert 0 < share < 0.05
