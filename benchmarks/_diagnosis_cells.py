@@ -42,6 +42,8 @@ class Cell:
             names.append("sync-once")
         if params.get("num_workers"):
             names.append("idle-workers")
+        if self.price == "rest":
+            names.append("no-plant")
         return tuple(names)
 
 
@@ -96,7 +98,7 @@ CELLS: tuple[Cell, ...] = (
     Cell("slow loader of a rank", STRAGGLER, "slow-input-rank", rank=LAST),
     Cell("work on rank 0 only", "perf.host-work-on-rank0", "host-work-on-rank0", rank=0),
     Cell("lateness that roams", "perf.lateness-roams", "lateness-roams"),
-    Cell("garbage collection in turns", "perf.gc-uncoordinated", "gc-uncoordinated"),
+    Cell("garbage collection in turns", "perf.gc-uncoordinated", "gc-uncoordinated", price="rest"),
     Cell("late launch on all ranks", "perf.host-bound", "late-launch", 40.0, 100.0),
     Cell("slow wire, latency", "perf.communication-bound", "slow-collective", 40.0, 100.0),
     Cell("slow wire, rate", "perf.communication-bound", "slow-link", 40.0, 100.0),

@@ -2,12 +2,12 @@
 
 ``python -m benchmarks.diagnosis [--only NAME ...] [--strength weak|strong] [--quick] [--busy] [--keep FILE] [--write]``
 from the repository root, on a quiet machine with 2 cores or more; all of it takes about half an hour there. Every cell
-trains two gloo ranks with A/B windows and asks the check ``bottleneck.verdict`` (growth of memory:
-``memory.growth``). The price of a plant is known where it sleeps or computes for a known time. Elsewhere a run of its
-own alternates windows with the plant and windows where it rests; where the plant acts outside the rank or cannot rest,
-steps with it are compared with steps without it, in short runs that alternate. ``--busy`` leaves plants and verdicts
-out that others on the cores decide; ``--keep`` appends each cell to a file, and skips those that it holds already;
-``--write`` writes ``docs/scoreboard.md``.
+trains two gloo ranks with A/B windows and asks the check ``bottleneck.verdict`` (growth of memory: ``memory.growth``).
+The price of a plant is known where it sleeps or computes for a known time. Elsewhere it rests in some windows of the
+run that is judged, which the verdict does not look at; where it acts outside the rank or cannot rest, steps with it are
+compared with steps without it, in short runs that alternate. ``--busy`` leaves plants and verdicts out that others on
+the cores decide; ``--keep`` appends each cell to a file, and skips those that it holds already; ``--write`` writes
+``docs/scoreboard.md``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from ddaudit.training.faults import params_for
 from tests.training.ranks import trained_all
 
 PAIRS, PAIR_STEPS = 2, 24
-TRUTH_ROUNDS = 10
 PAGE = Path("docs/scoreboard.md")
 
 
@@ -48,8 +47,6 @@ def runs_of(cell: Cell, strength: str, rounds: int) -> dict[str, dict[str, Any]]
         plain |= {k: v for k, v in params_for(cell.plant, str(plain["parallel"])).items() if k not in cell.params}
     fault = {"plant": cell.plant, "plant_ms": cell.ms(strength)} if cell.plant else {}
     runs = {"judged": {**plain, **fault, "steps": 4, "rounds": rounds, "windows": cell.windows(plain)}}
-    if cell.price == "rest":
-        runs["truth"] = {**plain, **fault, "steps": 4, "rounds": TRUTH_ROUNDS, "windows": ("no-plant",)}
     if cell.price == "pairs":
         for pair in range(PAIRS):
             runs[f"without/{pair}"] = {**plain, **cell.twin, "steps": PAIR_STEPS}
@@ -85,7 +82,7 @@ def truth(cell: Cell, strength: str, traces: Mapping[str, TrainingTrace]) -> flo
     if isinstance(cell.price, float):
         return cell.price * cell.ms(strength)
     if cell.price == "rest":
-        view = View.of(traces["truth"])
+        view = View.of(traces["judged"])
         saved = None if view is None else view.saving("no-plant", rare=True, length="whole")
         return None if saved is None else saved.seconds * 1e3
     gaps = [step_ms(traces[f"with/{p}"]) - step_ms(traces[f"without/{p}"]) for p in range(PAIRS)]

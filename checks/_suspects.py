@@ -62,7 +62,9 @@ def _settings(view: View) -> Iterator[Suspect]:
     """Settings of the loop that cost collectives or threads."""
     rounds, needed = view.typical("grad_syncs", 0), view.trace.job.grad_syncs_per_step
     if needed and rounds > needed + 1e-9:
-        saving = view.saving("sync-once", length="wire")
+        wire, whole = view.saving("sync-once", length="wire"), view.saving("sync-once", length="whole")
+        # Exchanges also cost copies and meetings; that shows in whole steps, where these are not too noisy to tell.
+        saving = whole if whole is not None and whole.error < PRECISE * whole.seconds else wire
         yield _by_window(
             "sync.every-micro-step",
             f"gradients are synchronised {rounds:g} times where {needed:g} is needed",
@@ -80,6 +82,10 @@ def _settings(view: View) -> Iterator[Suspect]:
             "a window without the loop's own collectives",
         )
     yield from _threads(view)
+
+
+PRECISE = 0.1
+"""Standard error of a saving, as a share of it, up to which the saving is a price by itself."""
 
 
 def _by_window(id: str, what: str, saving: Saving | None, proof: str, next: str, row: int | None = None) -> Suspect:
