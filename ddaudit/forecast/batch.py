@@ -6,7 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Advice", "NoiseScale", "batch_advice", "noise_scale", "reached", "steps_to_loss"]
+__all__ = ["LEAST_UPDATES", "Advice", "NoiseScale", "batch_advice", "noise_scale", "reached", "steps_to_loss"]
+
+
+#: Updates below which gradient norms tell no noise scale: two halves of four each.
+LEAST_UPDATES = 8
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def noise_scale(
     Returns: None where the norms tell no signal from noise: fewer than 8 steps, equal batches, or a sign that is wrong.
     """
     count = min(len(local_norms_sq), len(averaged_norms_sq))
-    if count < 8 or small >= big:
+    if count < LEAST_UPDATES or small >= big:
         return None
     whole = _ratio(local_norms_sq, averaged_norms_sq, small, big)
     half = count // 2

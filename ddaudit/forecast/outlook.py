@@ -133,12 +133,23 @@ def _critical(question: Question, run: RunFacts | None) -> tuple[float | None, l
         return question.critical, []
     seen: list[Measured] = [m for m in run.steps if m.noise is not None] if run is not None else []
     if not seen:
-        return None, ["the critical batch was not measured: time to a loss is not forecast"]
+        return None, [_no_noise(run)]
     widest = max(seen, key=lambda m: m.updates)
     noise = widest.noise
     assert noise is not None
     text = f"gradient noise scale {noise.samples:,.0f} samples ({noise.low:,.0f} to {noise.high:,.0f}) over"
     return noise.samples, [f"{text} {noise.steps} updates of {widest.step}; it grows as the loss falls"]
+
+
+def _no_noise(run: RunFacts | None) -> str:
+    """Why time to a loss is not forecast, and what would change that."""
+    told = "so time to a loss is not forecast; --critical-batch gives a known one"
+    if run is None:
+        return f"critical batch not measured: no run, {told}"
+    gaps = [f"{m.step} has {m.noise_gap}" for m in run.steps if m.noise_gap]
+    if gaps:
+        return f"gradient noise scale not measured: {max(gaps, key=len)}, {told}"
+    return f"gradient noise scale not measured: no data-parallel step of two ranks or more, {told}"
 
 
 def _predictions(question: Question, outlook: Outlook) -> tuple[list[Prediction], dict[int, str]]:
