@@ -3,8 +3,8 @@
 ``python benchmarks/forecast_gloo.py [--repeats 10] [--out DIR] [--keep FILE]``; needs a quiet machine. Each repeat runs
 ``forecast_gloo.md`` once and is calibrated from its own steps of 1 and 2 ranks only. Printed per kind: the median over
 repeats of predicted over measured time at 4 ranks, and whether added ranks help. Other programs' share of the cores is
-taken out of both sides, and told. ``--keep`` notes the folder of every finished repeat, so that a run that was cut short
-goes on where it was; with all repeats noted it judges them again.
+taken out of both sides, and told. ``--keep`` notes the folder of every finished repeat: a run that was cut short goes
+on where it was, and with all repeats noted they are judged again.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def batch_advice(
     lines = [f"B_eff {before} -> {after}: learning rate {rate}"]
     if warmup is not None:
         grown = math.ceil(warmup * (k if k > 1 else 1))
-        lines.append(f"warm-up of {warmup:.4g} updates: the same samples are {max(1, math.ceil(warmup / k))} updates;"
+        lines.append(f"warm-up of {warmup:.4g} updates: the same samples in {max(1, math.ceil(warmup / k))} of them;"
                      f" with the raised rate up to {grown}")  # fmt: skip
     if critical is not None and after > critical:
         worth = steps_to_loss(before, critical) / steps_to_loss(after, critical)

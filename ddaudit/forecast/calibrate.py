@@ -31,6 +31,8 @@ LAUNCH_SHARE = 0.3
 FIXED_SHARE = 0.05
 #: Other programs are told of where they lengthen a step by more than a repeat of it would differ.
 CROWDED = 1.1
+#: A fit that misses its own rows by more explains them badly.
+DOUBT = 0.2
 #: A link where nothing was measured between ranks: loopback of a current host.
 LOOPBACK = Link(5e-5, 1e9)
 EVERYWHERE = 1 << 20
@@ -81,14 +83,15 @@ def calibrate(run: RunFacts, kind: str, hardware: Hardware | None = None) -> Cal
     machine, residual = _fitted(start, rows)
     machine = with_peaks(machine, run.steps)
     sizes = tuple(sorted({m.ranks for m in rows}))
-    notes = [f"calibrated from {', '.join(f'{m.step} ({m.ranks} ranks)' for m in rows)}"]
+    notes = [f"calibrated from {', '.join(f'{m.step} (on {m.ranks})' for m in rows)}"]
     if len(sizes) == 1:
         notes.append("one size was measured: bounds only; measure a second for a prediction")
     else:
-        notes.append(f"the fit misses the measured steps by at most {residual:.0%}")
+        doubt = "; too much to trust: measure again on a quiet machine" if residual > DOUBT else ""
+        notes.append(f"the fit misses the measured steps by at most {residual:.0%}{doubt}")
     if rows[0].subject.width in run.rates and machine.efficiency <= 1:
-        reached = f"{machine.efficiency:.0%} of the {machine.peak_flops / 1e9:.4g} GFLOP/s of a matrix product here"
-        notes.append(f"wide products of a step reach {reached}")
+        reached = f"{machine.efficiency:.0%} of the {machine.peak_flops / 1e9:.4g} GFLOP/s that they reach alone"
+        notes.append(f"matrix products inside a step reach {reached}")
     if machine.cores is not None:
         notes.append(f"all ranks share the {machine.cores} cores of one host")
         notes += noted
@@ -226,6 +229,6 @@ def _fitted(start: Machine, rows: Sequence[Measured]) -> tuple[Machine, float]:
         return found + [work_s(m.subject.shape, m.subject.layout, machine, m.subject.width) for m in worked]
 
     truth = [m.step_s for m in rows] + [m.cpu_s or 0.0 for m in worked]
-    found = fit(predict, truth, PRIORS | CALLS if start.cores is not None else PRIORS, noise=NOISE)
+    found = fit(predict, truth, {**PRIORS, **CALLS} if start.cores is not None else PRIORS, noise=NOISE)
     worst = max(abs(r) for r in found.residuals[: len(rows)])
     return start.scaled(**found.factors), worst

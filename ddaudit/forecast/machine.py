@@ -35,7 +35,7 @@ class Machine:
         contention: factor on compute that communication runs under (at least 1).
         cores: CPU ranks of a node that can compute at full speed at once, each of which launches and computes in turn;
             None for devices that compute by themselves while the host launches ahead.
-        hop_cpu_s: part of a link's latency in which a CPU rank is at work (system calls, waking up); the rest is waiting.
+        hop_cpu_s: part of a link's latency in which a CPU rank is at work (system calls); the rest is waiting.
         sample_s: seconds in which a host's loader makes one sample; 0 when not known.
         spread: (quantile, excess) pairs: by what share of a step one rank of one step comes late.
         tail: share by which a step grows as the devices double, beyond every other term (stragglers, congestion).

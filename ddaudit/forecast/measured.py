@@ -68,8 +68,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Everything of a run that a forecast uses. ``rates`` are FLOP/s of matrix products by bytes of a number; ``skipped``
-    says what could not be used, and why."""
+    """Everything of a run that a forecast uses. ``rates`` are FLOP/s of matrix products by bytes of a number;
+    ``skipped`` says what could not be used, and why."""
 
     folder: str
     steps: tuple[Measured, ...] = ()
@@ -192,10 +192,9 @@ def _noise(trace: TrainingTrace) -> NoiseScale | str:
     if local is None or averaged is None or not (job.dp and job.micro_batch and job.accumulation):
         return ""
     small = job.micro_batch * job.accumulation
-    squares = np.nanmean(local**2, axis=0)
-    whole = np.nanmean(averaged**2, axis=0)
-    kept = np.isfinite(squares) & np.isfinite(whole)
-    found = noise_scale(_floats(squares[kept]), _floats(whole[kept]), small, small * job.dp)
+    kept = np.isfinite(local).any(axis=0) & np.isfinite(averaged).any(axis=0)
+    squares, whole = (np.nanmean(norms[:, kept] ** 2, axis=0) for norms in (local, averaged))
+    found = noise_scale(_floats(squares), _floats(whole), small, small * job.dp)
     if found is not None:
         return found
     if (count := int(np.sum(kept))) < LEAST_UPDATES:

@@ -24,9 +24,9 @@ class Link:
 class Network:
     """Ranks in nodes of ``node_size``: ``inner`` links within a node, ``outer`` per rank between nodes.
 
-    ``call_s`` is what a rank's host spends on issuing one collective, whatever its ranks and size; ``trees`` is False where
-    the backend knows rings only (Gloo). ``measured`` holds (alpha_s, s_per_byte) of an operation by (op, ranks) where a sweep timed it; the table then
-    answers instead of the formula.
+    ``call_s`` is what a rank's host spends on issuing one collective, whatever its ranks and size; ``trees`` is False
+    where the backend knows rings only (Gloo). ``measured`` holds (alpha_s, s_per_byte) of an operation by (op, ranks)
+    where a sweep timed it; the table then answers instead of the formula.
     """
 
     node_size: int

@@ -51,9 +51,9 @@ def step_interval(outlook: Outlook, layout: Layout) -> tuple[Terms, Interval]:
 
     From two sizes: the fit's own miss and :data:`PER_DOUBLING` for each doubling beyond what was measured, around the
     bounds of sharing cores where ranks do. From one or none: the lower bound hides all data-parallel communication and
-    :data:`HIDES_TENSOR` of the tensor-parallel and waits for nobody; the upper bound hides none, loses 2 % a doubling to
-    stragglers, and compute beside communication takes :data:`CONTENTION` times as long. The compute rate of a
-    description may be off by its factor either way.
+    :data:`HIDES_TENSOR` of the tensor-parallel and waits for nobody; the upper bound hides none and loses 2 % a
+    doubling to stragglers, or compute beside communication takes :data:`CONTENTION` times as long. The compute rate
+    of a description may be off by its factor either way.
     """
     calibrated = outlook.calibrated
     terms = _terms(outlook, layout, calibrated.machine)
