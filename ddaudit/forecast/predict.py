@@ -17,7 +17,7 @@ from ddaudit.forecast.subject import Subject
 __all__ = ["Outlook", "predict", "step_interval"]
 
 #: Error of a prediction from two measured sizes, per doubling beyond the larger: the published series of
-#: benchmarks/forecast_exam.py are missed by 2.4 % on average and 5 % at most over two doublings.
+#: benchmarks/forecast_exam.py are missed by 1.7 % on average and 6 % at most over two doublings.
 PER_DOUBLING = 0.025
 #: Between them lies what no run measures: the share of tensor-parallel communication that runs under compute (a library
 #: that splits products hides most of it, eager code none), and what compute loses to communication beside it.
