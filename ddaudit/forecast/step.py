@@ -168,9 +168,10 @@ def core_bounds(
 ) -> tuple[float, float, float]:
     """(least, likely, most) seconds of a step of more ranks than cores; ``terms`` are those of a rank alone.
 
-    At least the work of the ranks of a core, and no less than one rank alone takes; at most all of that work and every
-    wait after it. Likely: an idle stage of a pipeline leaves its core to others, while ranks that meet in a collective
-    wait together, and nobody fills that.
+    Least: n / c ranks on every core, and no less than one rank alone takes. Likely: a rank shares its core with
+    (n - 1) / c others, where the scheduler places ranks without knowing when they meet; an idle stage of a pipeline
+    leaves its core to others, while ranks that meet in a collective wait together, and nobody fills that. Most: nobody
+    fills a bubble either.
     """
     crowd = _crowd(layout, machine)
     if not crowd:
@@ -178,8 +179,9 @@ def core_bounds(
     alone, work = terms.total - terms.cores, work_s(shape, layout, machine, *widths)
     waits = max(0.0, alone - work)
     idle = min(waits, terms.bubble)
-    least, most = max(alone, crowd * work), crowd * work + waits
-    return least, min(most, max(least, crowd * work + waits - idle)), most
+    met = work * (1 + crowd - 1 / (machine.cores or 1))
+    least, most = max(alone, crowd * work), met + waits
+    return least, min(most, max(least, met + waits - idle)), most
 
 
 def _ring(shape: Shape, layout: Layout, machine: Machine, size: float, each: float) -> float:
