@@ -21,9 +21,12 @@ __all__ = ["Calibrated", "calibrate", "described", "with_peaks"]
 #: How far each number may be from where it starts (standard deviation of its logarithm). Rates and launches start from
 #: the step itself and are left free; links start
 #: from the sweep, which waits for nothing between two calls: inside a step, waking a rank up takes longer. What a call
-#: costs the host besides is in no sweep: it starts from the latency that the sweep found, and is left free.
+#: costs a CPU rank besides, and its wait there for the others, are in no sweep: both start from the latency that the
+#: sweep found and are left free, and the sweep's own numbers then move less.
 PRIORS: Mapping[str, float] = {"efficiency": 1.0, "layer_s": 1.5, "fixed_s": 1.5, "inner": 0.5, "alpha": 1.0}
-CALLS: Mapping[str, float] = {"call_s": 2.0}
+CALLS: Mapping[str, float] = {"call_s": 2.0, "meet_s": 2.0, "alpha": 0.5}
+#: How much dearer a hop may be inside a step than in the sweep, whose caches are warm.
+COLD = 2.0
 #: What a repeated median of a step differs by on a machine that others use too.
 NOISE = 0.03
 #: Share of a small step that launches take before anything is fitted; the fit decides.
@@ -125,12 +128,13 @@ def _start(run: RunFacts, rows: Sequence[Measured], hardware: Hardware | None) -
     shape, layout = first.subject.shape, first.subject.layout
     flops = shape.flops_per_token() * layout.global_batch * shape.seq_len / layout.devices
     link = _link(run.sweeps) or LOOPBACK
+    own = {"call_s": link.alpha_s, "meet_s": link.alpha_s} if cpu else {}
     rate = flops / (first.step_s * (1 - LAUNCH_SHARE - FIXED_SHARE))
     peak = run.rates.get(first.subject.width, rate)
     return Machine(
         name=f"{first.device} of {run.facts.get('host', 'the run')}, as measured",
         peak_flops=peak,
-        network=Network(EVERYWHERE, link, link, call_s=link.alpha_s if cpu else 0.0, trees=not cpu),
+        network=Network(EVERYWHERE, link, link, trees=not cpu, **own),
         efficiency=min(1.0, rate / peak),
         layer_s=LAUNCH_SHARE * first.step_s / (shape.layers * layout.accumulation),
         update_s=first.optimizer_s / -(-shape.layers // layout.pp) if cpu else 0.0,
@@ -216,7 +220,8 @@ def _hop_cpu_s(machine: Machine, rows: Sequence[Measured]) -> float:
     row = min(many, key=lambda m: m.ranks)
     args = (row.subject.shape, row.subject.layout)
     hops = work_s(*args, replace(machine, hop_cpu_s=1.0)) - work_s(*args, replace(machine, hop_cpu_s=0.0))
-    return max(0.0, (row.system_s or 0.0) - alone) / hops if hops > 0 else 0.0
+    found = max(0.0, (row.system_s or 0.0) - alone) / hops if hops > 0 else 0.0
+    return min(found, COLD * machine.network.inner.alpha_s)
 
 
 def _fitted(start: Machine, rows: Sequence[Measured]) -> tuple[Machine, float]:

@@ -9,7 +9,7 @@ from ddaudit.forecast.network import Link, Network
 __all__ = ["Machine"]
 
 #: Factors of :meth:`Machine.scaled` that are no fields of the machine but numbers of its links.
-LINKS = ("inner", "outer", "alpha", "call_s")
+LINKS = ("inner", "outer", "alpha", "call_s", "meet_s")
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,19 @@ class Machine:
 
     def scaled(self, **factors: float) -> Machine:
         """The same machine with some numbers multiplied: fields of its own, ``inner`` and ``outer`` for the bandwidths
-        of its links, ``alpha`` for their latencies, ``call_s`` for the cost of a call."""
+        of its links, ``alpha`` for their latencies, ``call_s`` and ``meet_s`` for those of a call."""
         own = {name: getattr(self, name) * by for name, by in factors.items() if name not in LINKS}
         alpha = factors.get("alpha", 1.0)
         links = {"inner": self.network.inner, "outer": self.network.outer}
         inner, outer = (
             Link(link.alpha_s * alpha, link.bytes_per_s * factors.get(name, 1.0)) for name, link in links.items()
         )
-        call_s = self.network.call_s * factors.get("call_s", 1.0)
-        return replace(self, network=replace(self.network, inner=inner, outer=outer, call_s=call_s), **own)
+        calls = {name: getattr(self.network, name) * factors.get(name, 1.0) for name in ("call_s", "meet_s")}
+        return replace(self, network=replace(self.network, inner=inner, outer=outer, **calls), **own)
 
     def at_work(self) -> Machine:
         """The same machine with only what takes a core: messages cost their work, and nobody waits for anybody."""
         network = self.network
         inner, outer = (Link(self.hop_cpu_s, link.bytes_per_s) for link in (network.inner, network.outer))
-        return replace(
-            self, network=replace(network, inner=inner, outer=outer, measured={}), overlap=0.0, sample_s=0.0,
-            spread=(), tail=0.0, hides_tensor=0.0,
-        )  # fmt: skip
+        busy = replace(network, inner=inner, outer=outer, meet_s=0.0, measured={})
+        return replace(self, network=busy, overlap=0.0, sample_s=0.0, spread=(), tail=0.0, hides_tensor=0.0)

@@ -24,8 +24,9 @@ class Link:
 class Network:
     """Ranks in nodes of ``node_size``: ``inner`` links within a node, ``outer`` per rank between nodes.
 
-    ``call_s`` is what a rank's host spends on issuing one collective, whatever its ranks and size; ``trees`` is False
-    where the backend knows rings only (Gloo). ``measured`` holds (alpha_s, s_per_byte) of an operation by (op, ranks)
+    ``call_s`` is what a rank's host spends on issuing one collective, whatever its ranks and size, and
+    ``meet_s`` what it waits there for the others to arrive, once and not at every hop; ``trees`` is False where the
+    backend knows rings only (Gloo). ``measured`` holds (alpha_s, s_per_byte) of an operation by (op, ranks)
     where a sweep timed it; the table then answers instead of the formula.
     """
 
@@ -34,6 +35,7 @@ class Network:
     outer: Link
     measured: Mapping[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
     call_s: float = 0.0
+    meet_s: float = 0.0
     trees: bool = True
 
     def seconds(self, op: Op, size_bytes: float, ranks: int, near: int) -> float:
@@ -47,7 +49,7 @@ class Network:
         """
         if ranks <= 1 or size_bytes <= 0:
             return 0.0
-        return self.call_s + self._on_wire(op, size_bytes, ranks, near)
+        return self.call_s + self.meet_s + self._on_wire(op, size_bytes, ranks, near)
 
     def _on_wire(self, op: Op, size_bytes: float, ranks: int, near: int) -> float:
         if (op, ranks) in self.measured:
