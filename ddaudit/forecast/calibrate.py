@@ -128,13 +128,13 @@ def _start(run: RunFacts, rows: Sequence[Measured], hardware: Hardware | None) -
     shape, layout = first.subject.shape, first.subject.layout
     flops = shape.flops_per_token() * layout.global_batch * shape.seq_len / layout.devices
     link = _link(run.sweeps) or LOOPBACK
-    own = {"call_s": link.alpha_s, "meet_s": link.alpha_s} if cpu else {}
+    extra_s = link.alpha_s if cpu else 0.0
     rate = flops / (first.step_s * (1 - LAUNCH_SHARE - FIXED_SHARE))
     peak = run.rates.get(first.subject.width, rate)
     return Machine(
         name=f"{first.device} of {run.facts.get('host', 'the run')}, as measured",
         peak_flops=peak,
-        network=Network(EVERYWHERE, link, link, trees=not cpu, **own),
+        network=Network(EVERYWHERE, link, link, trees=not cpu, call_s=extra_s, meet_s=extra_s),
         efficiency=min(1.0, rate / peak),
         layer_s=LAUNCH_SHARE * first.step_s / (shape.layers * layout.accumulation),
         update_s=first.optimizer_s / -(-shape.layers // layout.pp) if cpu else 0.0,

@@ -120,13 +120,11 @@ def measure(step: str, trace: TrainingTrace) -> Measured | str:
     table = trace.series("step_s")
     if table is None or table.shape[1] < WARM + 3:
         return f"{step}: fewer than {WARM + 3} updates were timed"
-    seconds = np.nanmax(table[:, WARM:], axis=0)
-    seconds = seconds[np.isfinite(seconds)]
+    seconds = _slowest(table)
     if not seconds.size or float(np.min(seconds)) <= 0:
         return f"{step}: updates without a time"
-    low, mid, high = (float(q) for q in np.quantile(seconds, (0.25, 0.5, 0.75)))
-    noise = _noise(trace)
-    saves = [c.seconds for c in trace.checkpoints if c.action == "save" and c.seconds is not None]
+    low, mid, high = map(float, np.quantile(seconds, (0.25, 0.5, 0.75)))
+    noise, gap = _noise(trace)
     return Measured(
         step=step,
         kind=trace.job.parallel or "single",
@@ -145,13 +143,23 @@ def measure(step: str, trace: TrainingTrace) -> Measured | str:
         queue_s=_median(trace, "runqueue_s"),
         input_s=_median(trace, "input_s") or 0.0,
         optimizer_s=_median(trace, "optimizer_s") or 0.0,
-        save_s=max(saves) if saves else None,
+        save_s=_longest_save(trace),
         peak_bytes=_largest(trace, "device_bytes"),
         spread=_spread(trace),
-        noise=noise if isinstance(noise, NoiseScale) else None,
-        noise_gap=noise if isinstance(noise, str) else "",
+        noise=noise,
+        noise_gap=gap,
         losses=_losses(trace),
     )
+
+
+def _slowest(table: Any) -> Any:
+    """Seconds of the slowest rank, of each timed update after warm-up."""
+    seconds = np.nanmax(table[:, WARM:], axis=0)
+    return seconds[np.isfinite(seconds)]
+
+
+def _longest_save(trace: TrainingTrace) -> float | None:
+    return max((c.seconds for c in trace.checkpoints if c.action == "save" and c.seconds is not None), default=None)
 
 
 def _median(trace: TrainingTrace, name: str) -> float | None:
@@ -185,21 +193,21 @@ def _queued(trace: TrainingTrace) -> Any:
     return np.nan_to_num(whole[:, WARM:]) - (0.0 if waiting is None else np.nan_to_num(waiting[:, WARM:]))
 
 
-def _noise(trace: TrainingTrace) -> NoiseScale | str:
-    """Gradient noise scale from each rank's own gradient and the averaged one; what is missing otherwise."""
+def _noise(trace: TrainingTrace) -> tuple[NoiseScale | None, str]:
+    """Gradient noise scale from each rank's own gradient and the averaged one, or what is missing."""
     local, averaged = trace.series("grad_norm_local"), trace.series("grad_norm")
     job = trace.job
     if local is None or averaged is None or not (job.dp and job.micro_batch and job.accumulation):
-        return ""
+        return None, ""
     small = job.micro_batch * job.accumulation
     kept = np.isfinite(local).any(axis=0) & np.isfinite(averaged).any(axis=0)
     squares, whole = (np.nanmean(norms[:, kept] ** 2, axis=0) for norms in (local, averaged))
     found = noise_scale(_floats(squares), _floats(whole), small, small * job.dp)
     if found is not None:
-        return found
+        return found, ""
     if (count := int(np.sum(kept))) < LEAST_UPDATES:
-        return f"{count} updates, {LEAST_UPDATES} needed"
-    return f"{count} updates tell no signal from noise; run more, or more ranks"
+        return None, f"{count} updates, {LEAST_UPDATES} needed"
+    return None, f"{count} updates tell no signal from noise; run more, or more ranks"
 
 
 def _losses(trace: TrainingTrace) -> tuple[float, ...]:
