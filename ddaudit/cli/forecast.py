@@ -103,7 +103,7 @@ def _lines(facts: ForecastFacts) -> Iterator[str]:
         yield from (f"  {line}" for line in one.advice)
         if one.time_to_loss_ratio is not None:
             spent = one.time_to_loss_ratio * one.devices / facts.base.devices
-            yield f"  time to the same loss: {one.time_to_loss_ratio:.3g}x, for {spent:.3g}x the device hours"
+            yield f"  time to the same loss: {_factor(one.time_to_loss_ratio)}x, for {_factor(spent)}x the device hours"
         for lost in one.rejected:
             yield f"  not {lost.layout}: {lost.why}"
     for devices, reason in sorted(facts.refused.items()):
@@ -111,6 +111,11 @@ def _lines(facts: ForecastFacts) -> Iterator[str]:
     if facts.notes:
         yield ""
         yield from (f"- {note}" for note in facts.notes)
+
+
+def _factor(value: float) -> str:
+    """Three digits, and no exponent for a large factor."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _times(one: Prediction) -> str:
@@ -123,7 +128,9 @@ def _table(facts: ForecastFacts) -> Iterator[str]:
     yield f"{'devices':>8} {'step s':>22} {'speedup':>9} {'of ideal':>9} {'memory GiB':>13}  limiter"
     for one in (facts.base, *(p for p in facts.predictions if p.devices != facts.base.devices)):
         step = f"{one.step_s.low:.3g} {one.step_s.mid:.3g} {one.step_s.high:.3g}"
-        room = f"{one.memory_bytes / GIB:.1f}" + (f"/{limit / GIB:.0f}" if limit else "")
+        room = f"{one.memory_bytes / GIB:.{1 if one.memory_bytes >= GIB else 3}f}" + (
+            f"/{limit / GIB:.0f}" if limit else ""
+        )
         share = one.terms.get(one.limiter, 0.0) / one.step_s.mid
         yield (
             f"{one.devices:>8} {step:>22} {one.speedup.mid:>8.2f}x {one.efficiency:>9.0%} {room:>13}"

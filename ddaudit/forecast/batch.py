@@ -6,7 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Advice", "NoiseScale", "batch_advice", "noise_scale", "reached", "steps_to_loss"]
+__all__ = ["LEAST_UPDATES", "Advice", "NoiseScale", "batch_advice", "noise_scale", "reached", "steps_to_loss"]
+
+
+#: Updates below which gradient norms tell no noise scale: two halves of four each.
+LEAST_UPDATES = 8
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def noise_scale(
     Returns: None where the norms tell no signal from noise: fewer than 8 steps, equal batches, or a sign that is wrong.
     """
     count = min(len(local_norms_sq), len(averaged_norms_sq))
-    if count < 8 or small >= big:
+    if count < LEAST_UPDATES or small >= big:
         return None
     whole = _ratio(local_norms_sq, averaged_norms_sq, small, big)
     half = count // 2
@@ -95,7 +99,7 @@ def batch_advice(
     lines = [f"B_eff {before} -> {after}: learning rate {rate}"]
     if warmup is not None:
         grown = math.ceil(warmup * (k if k > 1 else 1))
-        lines.append(f"warm-up of {warmup:.4g} updates: the same samples are {max(1, math.ceil(warmup / k))} updates;"
+        lines.append(f"warm-up of {warmup:.4g} updates: the same samples in {max(1, math.ceil(warmup / k))} of them;"
                      f" with the raised rate up to {grown}")  # fmt: skip
     if critical is not None and after > critical:
         worth = steps_to_loss(before, critical) / steps_to_loss(after, critical)

@@ -14,19 +14,28 @@ from ddaudit.forecast.machine import Machine
 from ddaudit.forecast.measured import Measured, RunFacts
 from ddaudit.forecast.memory import memory
 from ddaudit.forecast.network import Link, Network
-from ddaudit.forecast.step import step_terms
+from ddaudit.forecast.step import step_terms, work_s
 
 __all__ = ["Calibrated", "calibrate", "described", "with_peaks"]
 
 #: How far each number may be from where it starts (standard deviation of its logarithm). Rates and launches start from
 #: the step itself and are left free; links start
-#: from the sweep, which waits for nothing between two calls: inside a step, waking a rank up takes longer.
+#: from the sweep, which waits for nothing between two calls: inside a step, waking a rank up takes longer. What a call
+#: costs a CPU rank besides, and its wait there for the others, are in no sweep: both start from the latency that the
+#: sweep found and are left free, and the sweep's own numbers then move less.
 PRIORS: Mapping[str, float] = {"efficiency": 1.0, "layer_s": 1.5, "fixed_s": 1.5, "inner": 0.5, "alpha": 1.0}
+CALLS: Mapping[str, float] = {"call_s": 2.0, "meet_s": 2.0, "alpha": 0.5}
+#: How much dearer a hop may be inside a step than in the sweep, whose caches are warm.
+COLD = 2.0
 #: What a repeated median of a step differs by on a machine that others use too.
 NOISE = 0.03
 #: Share of a small step that launches take before anything is fitted; the fit decides.
 LAUNCH_SHARE = 0.3
 FIXED_SHARE = 0.05
+#: Other programs are told of where they lengthen a step by more than a repeat of it would differ.
+CROWDED = 1.1
+#: A fit that misses its own rows by more explains them badly.
+DOUBT = 0.2
 #: A link where nothing was measured between ranks: loopback of a current host.
 LOOPBACK = Link(5e-5, 1e9)
 EVERYWHERE = 1 << 20
@@ -69,17 +78,26 @@ def calibrate(run: RunFacts, kind: str, hardware: Hardware | None = None) -> Cal
             f"no step to calibrate {kind} from", where=run.folder, expected=f"one of {kind} or of one device;"
             f" the run has: {kinds}", fix=f"ddaudit run scale-out --only {kind if kind != 'auto' else 'single'}"
         )  # fmt: skip
+    noted = _crowding(rows, _cores(run)) if rows[0].device == "cpu" else []
+    if rows[0].device == "cpu":
+        rows = tuple(_alone(m, _cores(run)) for m in rows)
     start = _start(run, rows, hardware)
+    start = replace(start, hop_cpu_s=_hop_cpu_s(start, rows))
     machine, residual = _fitted(start, rows)
     machine = with_peaks(machine, run.steps)
     sizes = tuple(sorted({m.ranks for m in rows}))
-    notes = [f"calibrated from {', '.join(f'{m.step} ({m.ranks} ranks)' for m in rows)}"]
+    notes = [f"calibrated from {', '.join(f'{m.step} (on {m.ranks})' for m in rows)}"]
     if len(sizes) == 1:
         notes.append("one size was measured: bounds only; measure a second for a prediction")
     else:
-        notes.append(f"the fit misses the measured steps by at most {residual:.0%}")
+        doubt = "; too much to trust: measure again on a quiet machine" if residual > DOUBT else ""
+        notes.append(f"the fit misses the measured steps by at most {residual:.0%}{doubt}")
+    if rows[0].subject.width in run.rates and machine.efficiency <= 1:
+        reached = f"{machine.efficiency:.0%} of the {machine.peak_flops / 1e9:.4g} GFLOP/s that they reach alone"
+        notes.append(f"matrix products inside a step reach {reached}")
     if machine.cores is not None:
         notes.append(f"all ranks share the {machine.cores} cores of one host")
+        notes += noted
     elif run.facts.get("hosts", 1) == 1 and hardware is None:
         notes.append("links between nodes were not measured; they are taken to be as quick as those within one")
     return Calibrated(machine, "two-sizes" if len(sizes) > 1 else "one-size", sizes, rows, 1 + residual, tuple(notes))
@@ -102,7 +120,7 @@ def _start(run: RunFacts, rows: Sequence[Measured], hardware: Hardware | None) -
     """The machine before the fit: a rate that explains the quickest step alone, links as the sweep found them."""
     first = min(rows, key=lambda m: m.step_s / (m.subject.layout.global_batch * m.subject.shape.seq_len))
     cpu = first.device == "cpu"
-    cores = int(run.facts.get("cpus") or 1) if cpu else None
+    cores = _cores(run) if cpu else None
     if hardware is not None and not cpu:
         base = machine_of(hardware, first.subject.width)
         network = replace(base.network, inner=_link(run.sweeps) or base.network.inner)
@@ -110,11 +128,14 @@ def _start(run: RunFacts, rows: Sequence[Measured], hardware: Hardware | None) -
     shape, layout = first.subject.shape, first.subject.layout
     flops = shape.flops_per_token() * layout.global_batch * shape.seq_len / layout.devices
     link = _link(run.sweeps) or LOOPBACK
+    extra_s = link.alpha_s if cpu else 0.0
+    rate = flops / (first.step_s * (1 - LAUNCH_SHARE - FIXED_SHARE))
+    peak = run.rates.get(first.subject.width, rate)
     return Machine(
         name=f"{first.device} of {run.facts.get('host', 'the run')}, as measured",
-        peak_flops=flops / (first.step_s * (1 - LAUNCH_SHARE - FIXED_SHARE)),
-        network=Network(EVERYWHERE, link, link),
-        efficiency=1.0,
+        peak_flops=peak,
+        network=Network(EVERYWHERE, link, link, trees=not cpu, call_s=extra_s, meet_s=extra_s),
+        efficiency=min(1.0, rate / peak),
         layer_s=LAUNCH_SHARE * first.step_s / (shape.layers * layout.accumulation),
         update_s=first.optimizer_s / -(-shape.layers // layout.pp) if cpu else 0.0,
         fixed_s=FIXED_SHARE * first.step_s,
@@ -173,13 +194,46 @@ def _memory(run: RunFacts) -> float | None:
     return float(known) if known else None
 
 
+def _cores(run: RunFacts) -> int:
+    return max(1, int(run.facts.get("cpus") or 1))
+
+
+def _alone(row: Measured, cores: int) -> Measured:
+    """The step on a machine of its own: other programs hold up a CPU rank and the peers it waits for alike."""
+    by = row.crowding(cores)
+    return replace(row, step_s=row.step_s / by, optimizer_s=row.optimizer_s / by, input_s=row.input_s / by)
+
+
+def _crowding(rows: Sequence[Measured], cores: int) -> list[str]:
+    most = max(row.crowding(cores) for row in rows)
+    if most < CROWDED:
+        return []
+    return [f"other programs made steps up to {most:.1f}x longer; times are given for a machine of its own"]
+
+
+def _hop_cpu_s(machine: Machine, rows: Sequence[Measured]) -> float:
+    """Seconds of kernel time that one hop of a message costs a CPU rank: what several ranks have more of than one."""
+    alone = min((m.system_s for m in rows if m.ranks == 1 and m.system_s is not None), default=0.0)
+    many = [m for m in rows if m.ranks > 1 and m.system_s is not None]
+    if machine.cores is None or not many:
+        return 0.0
+    row = min(many, key=lambda m: m.ranks)
+    args = (row.subject.shape, row.subject.layout)
+    hops = work_s(*args, replace(machine, hop_cpu_s=1.0)) - work_s(*args, replace(machine, hop_cpu_s=0.0))
+    found = max(0.0, (row.system_s or 0.0) - alone) / hops if hops > 0 else 0.0
+    return min(found, COLD * machine.network.inner.alpha_s)
+
+
 def _fitted(start: Machine, rows: Sequence[Measured]) -> tuple[Machine, float]:
-    """The most probable machine, and the largest share by which it misses a row."""
+    """The most probable machine, and the largest share by which it misses a row. CPU ranks tell their work as well."""
+    worked = [m for m in rows if m.cpu_s and start.cores is not None]
 
     def predict(factors: Mapping[str, float]) -> list[float]:
         machine = start.scaled(**factors)
-        return [step_terms(m.subject.shape, m.subject.layout, machine, m.subject.width).total for m in rows]
+        found = [step_terms(m.subject.shape, m.subject.layout, machine, m.subject.width).total for m in rows]
+        return found + [work_s(m.subject.shape, m.subject.layout, machine, m.subject.width) for m in worked]
 
-    found = fit(predict, [m.step_s for m in rows], PRIORS, noise=NOISE)
-    worst = max(abs(r) for r in found.residuals)
+    truth = [m.step_s for m in rows] + [m.cpu_s or 0.0 for m in worked]
+    found = fit(predict, truth, {**PRIORS, **CALLS} if start.cores is not None else PRIORS, noise=NOISE)
+    worst = max(abs(r) for r in found.residuals[: len(rows)])
     return start.scaled(**found.factors), worst

@@ -9,7 +9,7 @@ from ddaudit.forecast.network import Link, Network
 __all__ = ["Machine"]
 
 #: Factors of :meth:`Machine.scaled` that are no fields of the machine but numbers of its links.
-LINKS = ("inner", "outer", "alpha")
+LINKS = ("inner", "outer", "alpha", "call_s", "meet_s")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Machine:
         contention: factor on compute that communication runs under (at least 1).
         cores: CPU ranks of a node that can compute at full speed at once, each of which launches and computes in turn;
             None for devices that compute by themselves while the host launches ahead.
+        hop_cpu_s: part of a link's latency in which a CPU rank is at work (system calls); the rest is waiting.
         sample_s: seconds in which a host's loader makes one sample; 0 when not known.
         spread: (quantile, excess) pairs: by what share of a step one rank of one step comes late.
         tail: share by which a step grows as the devices double, beyond every other term (stragglers, congestion).
@@ -58,6 +59,7 @@ class Machine:
     hides_tensor: float = 0.0
     contention: float = 1.0
     cores: int | None = None
+    hop_cpu_s: float = 0.0
     sample_s: float = 0.0
     spread: tuple[tuple[float, float], ...] = ()
     tail: float = 0.0
@@ -69,25 +71,19 @@ class Machine:
 
     def scaled(self, **factors: float) -> Machine:
         """The same machine with some numbers multiplied: fields of its own, ``inner`` and ``outer`` for the bandwidths
-        of its links, or ``alpha`` for their latencies."""
+        of its links, ``alpha`` for their latencies, ``call_s`` and ``meet_s`` for those of a call."""
         own = {name: getattr(self, name) * by for name, by in factors.items() if name not in LINKS}
         alpha = factors.get("alpha", 1.0)
         links = {"inner": self.network.inner, "outer": self.network.outer}
         inner, outer = (
             Link(link.alpha_s * alpha, link.bytes_per_s * factors.get(name, 1.0)) for name, link in links.items()
         )
-        return replace(self, network=replace(self.network, inner=inner, outer=outer), **own)
+        calls = {name: getattr(self.network, name) * factors.get(name, 1.0) for name in ("call_s", "meet_s")}
+        return replace(self, network=replace(self.network, inner=inner, outer=outer, **calls), **own)
 
-    def slowed(self, by: float) -> Machine:
-        """The same machine with everything that takes a core ``by`` times slower; who waits for a message sleeps."""
+    def at_work(self) -> Machine:
+        """The same machine with only what takes a core: messages cost their work, and nobody waits for anybody."""
         network = self.network
-        inner, outer = (Link(link.alpha_s, link.bytes_per_s / by) for link in (network.inner, network.outer))
-        return replace(
-            self,
-            network=replace(network, inner=inner, outer=outer, measured={}),
-            efficiency=self.efficiency / by,
-            layer_s=self.layer_s * by,
-            update_s=self.update_s * by,
-            fixed_s=self.fixed_s * by,
-            memory_bytes_per_s=self.memory_bytes_per_s / by,
-        )
+        inner, outer = (Link(self.hop_cpu_s, link.bytes_per_s) for link in (network.inner, network.outer))
+        busy = replace(network, inner=inner, outer=outer, meet_s=0.0, measured={})
+        return replace(self, network=busy, overlap=0.0, sample_s=0.0, spread=(), tail=0.0, hides_tensor=0.0)

@@ -61,12 +61,18 @@ def answer(
     """
     _refuse(question, run, job, hardware)
     subject, calibrated = _grounds(question, run, job, hardware)
-    critical, notes = _critical(question, run)
+    critical, notes = _critical(question, run, subject)
     outlook = Outlook(subject, calibrated, subject.layout, critical)
     if reason := misfit(subject.layout, subject.shape):
         raise UsageProblem(f"the layout to start from cannot run: {reason}")
     made, refused = _predictions(question, outlook)
-    notes += [*_knee(made), *_loader(outlook), *_saves(question, run, made), *_goal(question, run, outlook, made)]
+    base = predict(outlook, subject.layout)
+    notes += [
+        *_knee([base, *made]),
+        *_loader(outlook),
+        *_saves(question, run, made),
+        *_goal(question, run, outlook, made),
+    ]
     return ForecastFacts(
         model=subject.name,
         machine=calibrated.machine.name,
@@ -74,7 +80,7 @@ def answer(
         planned=subject.planned,
         goal=subject.goal,
         scaling=question.scaling,
-        base=predict(outlook, subject.layout),
+        base=base,
         predictions=tuple(made),
         refused=refused,
         memory_limit_bytes=outlook.limit_bytes,
@@ -94,7 +100,17 @@ def _grounds(
         assert described_as is not None and subject is not None
         return subject, described(described_as, subject.width)
     calibrated = calibrate(run, _kind(question, run, subject), described_as)
-    return subject or max(calibrated.rows, key=lambda m: m.ranks).subject, calibrated
+    subject = subject or max(calibrated.rows, key=lambda m: m.ranks).subject
+    if calibrated.machine.cores is None:
+        return subject, calibrated
+    if described_as is not None:  # CPU ranks tell nothing of another machine's devices and links
+        found = described(described_as, subject.width)
+        told = f"the run was measured on CPU ranks, which calibrate nothing of {described_as.name}"
+        return subject, replace(found, notes=(*found.notes, told))
+    if subject.planned:
+        told = "these are CPU ranks of one host; --hardware describes the machine that the job is planned for"
+        return subject, replace(calibrated, notes=(*calibrated.notes, told))
+    return subject, calibrated
 
 
 def _refuse(question: Question, run: RunFacts | None, job: LoadedJob | None, hardware: str | None) -> None:
@@ -128,17 +144,37 @@ def _own_axis(layout: Layout) -> str:
     return "sharded" if layout.sharded > layout.dp else "data"
 
 
-def _critical(question: Question, run: RunFacts | None) -> tuple[float | None, list[str]]:
+def _same_model(run: RunFacts | None, subject: Subject) -> list[Measured]:
+    """Steps whose loss and gradients speak for the subject: all of the run's own training, but for a planned job only
+    those of its very shape."""
+    steps = run.steps if run is not None else ()
+    return [m for m in steps if not subject.planned or m.subject.shape == subject.shape]
+
+
+def _critical(question: Question, run: RunFacts | None, subject: Subject) -> tuple[float | None, list[str]]:
     if question.critical is not None:
         return question.critical, []
-    seen: list[Measured] = [m for m in run.steps if m.noise is not None] if run is not None else []
+    seen = [m for m in _same_model(run, subject) if m.noise is not None]
     if not seen:
-        return None, ["the critical batch was not measured: time to a loss is not forecast"]
+        return None, [_no_noise(run, subject)]
     widest = max(seen, key=lambda m: m.updates)
     noise = widest.noise
     assert noise is not None
     text = f"gradient noise scale {noise.samples:,.0f} samples ({noise.low:,.0f} to {noise.high:,.0f}) over"
     return noise.samples, [f"{text} {noise.steps} updates of {widest.step}; it grows as the loss falls"]
+
+
+def _no_noise(run: RunFacts | None, subject: Subject) -> str:
+    """Why time to a loss is not forecast, and what would change that."""
+    told = "so time to a loss is not forecast; --critical-batch gives a known one"
+    if run is None:
+        return f"critical batch not measured: no run, {told}"
+    if not _same_model(run, subject):
+        return f"critical batch not measured: the run trained another model than the job's, {told}"
+    gaps = [f"{m.step} has {m.noise_gap}" for m in run.steps if m.noise_gap]
+    if gaps:
+        return f"gradient noise scale not measured: {max(gaps, key=len)}, {told}"
+    return f"gradient noise scale not measured: no data-parallel step of two ranks or more, {told}"
 
 
 def _predictions(question: Question, outlook: Outlook) -> tuple[list[Prediction], dict[int, str]]:
@@ -163,10 +199,13 @@ def _predictions(question: Question, outlook: Outlook) -> tuple[list[Prediction]
 
 def _knee(made: Sequence[Prediction]) -> list[str]:
     """The first size at which an added device brings less than half of what it should, against the size before."""
-    for before, after in pairwise(made):
+    for before, after in pairwise(sorted(made, key=lambda one: one.devices)):
+        if after.devices == before.devices:
+            continue
         gain = (after.samples_per_s / before.samples_per_s - 1) / (after.devices / before.devices - 1)
         if gain < 0.5:
-            return [f"knee: from {before.devices} to {after.devices} devices an added one brings {gain:.0%} of itself"]
+            worth = f"bring {gain:.0%} of their share" if gain > 0 else "slow the job down"
+            return [f"knee: beyond {before.devices} devices, added ones {worth} (at {after.devices})"]
     return []
 
 
@@ -204,10 +243,13 @@ def _goal(question: Question, run: RunFacts | None, outlook: Outlook, made: Sequ
     goal = question.target_loss
     if goal is None or run is None:
         return []
-    seen = [(m, reached(m.losses, goal)) for m in run.steps if m.kind == "single" or m.ranks > 1]
+    steps = _same_model(run, outlook.subject)
+    if not steps:
+        return [f"time to loss {goal:g} cannot be told: the run trained another model than the job's"]
+    seen = [(m, reached(m.losses, goal)) for m in steps if m.kind == "single" or m.ranks > 1]
     met = [(m, updates) for m, updates in seen if updates is not None]
     if not met:
-        lowest = min((min(m.losses) for m in run.steps if m.losses), default=None)
+        lowest = min((min(m.losses) for m in steps if m.losses), default=None)
         had = "no loss was recorded" if lowest is None else f"the lowest measured is {lowest:.4g}"
         return [f"time to loss {goal:g} cannot be told: {had}; run more updates"]
     if outlook.critical is None:
@@ -218,8 +260,9 @@ def _goal(question: Question, run: RunFacts | None, outlook: Outlook, made: Sequ
     for one in made:
         scale = steps_to_loss(one.global_batch, outlook.critical) / steps_to_loss(batch, outlook.critical)
         count = updates * scale
+        many = "update" if round(count) <= 1 else "updates"
         said.append(
-            f"loss {goal:g} on {one.devices} devices: about {count:.0f} updates of {one.global_batch} samples,"
+            f"loss {goal:g} on {one.devices} devices: about {max(1.0, count):.0f} {many} of {one.global_batch} samples,"
             f" {count * one.step_s.mid:.3g} s, {count * one.step_s.mid * one.devices / 3600:.3g} device hours"
         )
     return said

@@ -11,7 +11,7 @@ from ddaudit.forecast.shape import Shape
 from ddaudit.forecast.stragglers import expected_excess
 from ddaudit.forecast.volumes import expert_share
 
-__all__ = ["TERMS", "Terms", "step_terms"]
+__all__ = ["TERMS", "Terms", "core_bounds", "step_terms", "work_s"]
 
 #: Terms in the order in which tables and charts show them, with what they hold.
 TERMS: dict[str, str] = {
@@ -26,6 +26,7 @@ TERMS: dict[str, str] = {
     "optimizer": "the update itself",
     "input": "waiting for the loader",
     "sync": "waiting for the slowest rank",
+    "cores": "waiting for a core that other ranks of the host use",
 }
 
 
@@ -44,6 +45,7 @@ class Terms:
     optimizer: float = 0.0
     input: float = 0.0
     sync: float = 0.0
+    cores: float = 0.0
     hidden: float = 0.0
 
     @property
@@ -83,7 +85,15 @@ def step_terms(shape: Shape, layout: Layout, machine: Machine, width: int = 2, g
     synchronisation takes beyond the compute that can cover it is added (docs/forecast.md; Narayanan et al.
     2021, section 2.2; Li et al. 2020 for DDP).
     """
-    machine = _crowded(layout, machine)
+    terms = _alone(shape, layout, machine, width, gradient_width)
+    if not _crowd(layout, machine):
+        return terms
+    _, mid, _ = core_bounds(shape, layout, machine, terms, (width, gradient_width))
+    return replace(terms, cores=mid - terms.total)
+
+
+def _alone(shape: Shape, layout: Layout, machine: Machine, width: int, gradient_width: int) -> Terms:
+    """The terms of a rank with a core of its own."""
     layers = -(-shape.layers // layout.pp)
     micro = _micro(shape, layout, machine, layers, width, head=False)
     last = _micro(shape, layout, machine, max(1, shape.layers // layout.pp), width, head=True)
@@ -138,14 +148,40 @@ def _larger(one: float, other: float) -> float:
     return top * ((one / top) ** 4 + (other / top) ** 4) ** 0.25 if top else 0.0
 
 
-def _crowded(layout: Layout, machine: Machine) -> Machine:
-    """The machine as each of more ranks than cores sees it: compute, launches and copies of messages take turns. A
-    stage that idles leaves its core to others."""
+def work_s(shape: Shape, layout: Layout, machine: Machine, width: int = 2, gradient_width: int = 0) -> float:
+    """CPU seconds that one rank of a host spends on an update: everything but waiting."""
+    terms = _alone(shape, layout, machine.at_work(), width, gradient_width)
+    fill = (layout.pp - 1) / layout.virtual_stages
+    return terms.total - terms.bubble - terms.pipeline * fill / (layout.accumulation + fill)
+
+
+def _crowd(layout: Layout, machine: Machine) -> float:
+    """Ranks per core of a node; 0 where every rank has a core, or a device, of its own."""
     if machine.cores is None:
-        return machine
+        return 0.0
     here = min(layout.devices, machine.network.node_size)
-    crowd = here / (1 + layout.bubble) / machine.cores
-    return machine.slowed(crowd) if crowd > 1 else machine
+    return here / machine.cores if here > machine.cores else 0.0
+
+
+def core_bounds(
+    shape: Shape, layout: Layout, machine: Machine, terms: Terms, widths: tuple[int, int]
+) -> tuple[float, float, float]:
+    """(least, likely, most) seconds of a step of more ranks than cores; ``terms`` are those of a rank alone.
+
+    Least: n / c ranks on every core, and no less than one rank alone takes. Likely: a rank shares its core with
+    (n - 1) / c others, where the scheduler places ranks without knowing when they meet; an idle stage of a pipeline
+    leaves its core to others, while ranks that meet in a collective wait together, and nobody fills that. Most: nobody
+    fills a bubble either.
+    """
+    crowd = _crowd(layout, machine)
+    if not crowd:
+        return terms.total, terms.total, terms.total
+    alone, work = terms.total - terms.cores, work_s(shape, layout, machine, *widths)
+    waits = max(0.0, alone - work)
+    idle = min(waits, terms.bubble)
+    met = work * (1 + crowd - 1 / (machine.cores or 1))
+    least, most = max(alone, crowd * work), met + waits
+    return least, min(most, max(least, met + waits - idle)), most
 
 
 def _ring(shape: Shape, layout: Layout, machine: Machine, size: float, each: float) -> float:

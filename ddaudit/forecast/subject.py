@@ -15,7 +15,7 @@ from ddaudit.job.load import LoadedJob
 from ddaudit.job.model import ModelShape
 from ddaudit.job.numbers import numbers, state_bytes
 
-__all__ = ["Subject", "from_job", "from_trace", "layout_of_kind"]
+__all__ = ["WIDTHS", "Subject", "from_job", "from_trace", "layout_of_kind"]
 
 WIDTHS = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "bf16-mixed": 2, "fp16-mixed": 2}
 

@@ -34,6 +34,7 @@ class ComputeParams(BaseModel):
 def compute(context: ProbeContext, params: ComputeParams) -> None:
     """Counts one forward and backward pass with FlopCounterMode, times several, and times matrix products by shape.
     The counter is a dispatch mode and slow: it never runs inside a timed pass. Rank 0 speaks for all."""
+    import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -41,6 +42,8 @@ def compute(context: ProbeContext, params: ComputeParams) -> None:
     from ddaudit.training.params import TrainParams
 
     step = ModelStep.of(context, TrainParams(preset=params.preset, dtype=params.dtype))
+    if step.device.type == "cpu" and params.preset == "tiny":
+        torch.set_num_threads(1)  # as the trainer does, so that MFU compares one thread with one
     # The counter does not know every fused attention (the CPU's is one): as plain products all of it is counted.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         if params.recompute:

@@ -15,7 +15,7 @@ from ddaudit.forecast.machine import Machine
 from ddaudit.forecast.memory import States, layer_bytes, memory
 from ddaudit.forecast.network import Link, Network
 from ddaudit.forecast.shape import Shape, hfu, mfu
-from ddaudit.forecast.step import TERMS, step_terms
+from ddaudit.forecast.step import TERMS, step_terms, work_s
 from ddaudit.forecast.volumes import volumes
 
 SHAPE = Shape(layers=24, hidden=2048, heads=16, vocab=50304, seq_len=2048)
@@ -165,3 +165,56 @@ def test_the_best_interval_is_near_youngs_and_beats_its_neighbours(save: float, 
     if save < found.mtbf_s / 100:
         assert found.interval_s == pytest.approx((2 * save * found.mtbf_s) ** 0.5, rel=0.2)
     assert best_interval(save, 0.0, 2 * devices, 0.005).share <= found.share + 1e-12  # type: ignore[union-attr]
+
+
+@given(
+    unit=st.sampled_from([1e-3, 0.5, 2.0, 60.0]),
+    kind=st.sampled_from(["data", "sharded", "tensor", "pipeline", "expert", "context"]),
+)
+@settings(deadline=None)
+def test_a_step_in_another_unit_of_time_is_the_same_step(unit: float, kind: str):
+    """All seconds times u and all rates over u give a step of u times the seconds: no term mixes units."""
+
+    def link(one: Link) -> Link:
+        return Link(one.alpha_s * unit, one.bytes_per_s / unit)
+
+    network = MACHINE.network
+    other = replace(
+        MACHINE,
+        peak_flops=MACHINE.peak_flops / unit,
+        memory_bytes_per_s=MACHINE.memory_bytes_per_s / unit,
+        layer_s=MACHINE.layer_s * unit,
+        network=replace(network, inner=link(network.inner), outer=link(network.outer)),
+    )
+    layout = grown(Layout(micro_batch=2, accumulation=8), kind, 8, "weak", MOE)
+    assert isinstance(layout, Layout)
+    assert step_terms(MOE, layout, other).total == pytest.approx(unit * step_terms(MOE, layout, MACHINE).total)
+
+
+@pytest.mark.parametrize("kind", ["data", "sharded", "tensor", "pipeline", "context"])
+def test_every_kind_on_one_device_is_the_step_of_one_device(kind: str):
+    alone = Layout(micro_batch=2, accumulation=4)
+    layout = grown(alone, kind, 1, "weak", SHAPE)
+    assert isinstance(layout, Layout)
+    assert step_terms(SHAPE, layout, MACHINE) == step_terms(SHAPE, alone, MACHINE)
+
+
+@given(
+    cores=st.integers(1, 8), kind=st.sampled_from(["data", "sharded", "tensor", "pipeline"]), wait=st.floats(1e-6, 0.1)
+)
+@settings(deadline=None)
+def test_ranks_that_share_cores_take_at_least_their_work_and_at_most_every_wait_besides(
+    cores: int, kind: str, wait: float
+):
+    network = replace(MACHINE.network, inner=Link(wait, 1e9), outer=Link(wait, 1e9), call_s=1e-4, trees=False)
+    machine = replace(MACHINE, cores=cores, hop_cpu_s=wait / 2, network=network)
+    layout = grown(Layout(micro_batch=2, accumulation=8), kind, 4, "weak", SHAPE)
+    assert isinstance(layout, Layout)
+    terms, work = step_terms(SHAPE, layout, machine), work_s(SHAPE, layout, machine)
+    alone = step_terms(SHAPE, layout, replace(machine, cores=64)).total
+    crowd = max(1.0, 4 / cores)
+    assert work <= alone * (1 + 1e-9)
+    assert max(alone, crowd * work) <= terms.total * (1 + 1e-9)
+    met = 1 + 3 / cores if cores < 4 else 1.0
+    assert terms.total <= (met * work + alone - work) * (1 + 1e-9)
+    assert (terms.cores > 0) == (cores < 4)

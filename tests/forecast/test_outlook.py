@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddaudit.errors import EvidenceProblem, Problem, UsageProblem
 from ddaudit.evidence import CollectiveSweep, TrainingTrace
+from ddaudit.evidence.forecast import ForecastFacts
 from ddaudit.forecast.calibrate import with_peaks
 from ddaudit.forecast.hardware_file import known_hardware, load_hardware, machine_of
 from ddaudit.forecast.measured import Measured, RunFacts, measure
@@ -199,3 +201,54 @@ def test_what_cannot_calibrate_is_skipped_with_its_reason():
 def test_a_folder_that_is_no_run_is_told_so(tmp_path: Path):
     with pytest.raises(EvidenceProblem, match="no events"):
         read_facts(tmp_path)
+
+
+def test_what_other_programs_did_to_the_steps_is_no_part_of_the_forecast():
+    """Twice the wall time with half of it queued for a core: the same forecast, and a note that says so."""
+
+    def forecast(busy: float) -> ForecastFacts:
+        queued = {"cpu_s": 0.05, "runqueue_s": 0.05 * (busy - 1), "runqueue_comm_s": 0.0}
+        alone, two = trained("single", 1, 0.1 * busy, **queued), trained("data", 2, 0.055 * busy, **queued)
+        return answer(Question([4], parallel="data", scaling="strong"), run=run(alone, two, cpus=2))
+
+    quiet, busy = forecast(1.0), forecast(2.0)
+    assert busy.predictions[0].step_s.mid == pytest.approx(quiet.predictions[0].step_s.mid, rel=0.02)
+    assert any("other programs made steps up to 2.0x longer" in note for note in busy.notes)
+    assert not any("other programs" in note for note in quiet.notes)
+
+
+def test_few_updates_give_no_noise_scale_and_the_forecast_says_how_many_are_needed():
+    norms = {"grad_norm_local": np.full((2, 12), 2.0), "grad_norm": np.full((2, 12), 1.5)}
+    for name in norms:
+        norms[name][:, 6:] = np.nan
+    given = run(trained("single", 1, 0.1), trained("data", 2, 0.055, **norms))
+    found = answer(Question([4], parallel="data"), run=given)
+    assert found.critical_batch is None
+    assert any("gradient noise scale not measured: s1 has 6 updates, 8 needed" in note for note in found.notes)
+
+
+def test_cpu_ranks_calibrate_no_described_machine_and_no_other_models_batch():
+    noisy = trained("data", 2, 0.055, grad_norm_local=2.0, grad_norm=1.5)
+    given = run(trained("single", 1, 0.1), noisy)
+    found = answer(Question([64], target_loss=1.0), run=given, job=job(), hardware="h100-ndr")
+    alone = answer(Question([64]), job=job(), hardware="h100-ndr")
+    assert found.predictions == alone.predictions
+    assert found.critical_batch is None
+    assert any("CPU ranks, which calibrate nothing of NVIDIA H100" in note for note in found.notes)
+    assert any("the run trained another model than the job's" in note for note in found.notes)
+    here = answer(Question([64]), run=given, job=job())
+    assert any("--hardware describes the machine that the job is planned for" in note for note in here.notes)
+
+
+def test_what_no_run_measures_of_overlap_widens_the_bounds():
+    found = answer(Question([8], parallel="tensor"), job=job(layout__sharded=1), hardware="h100-ndr")
+    (one,) = found.predictions
+    assert one.terms["tensor"] > 0
+    assert one.step_s.low < (one.step_s.mid - 0.5 * one.terms["tensor"]) / 1.3
+    assert one.step_s.high > one.step_s.mid * 1.3
+
+
+def test_a_measured_rate_of_products_is_what_a_step_is_held_against():
+    given = run(trained("single", 1, 0.1), trained("data", 2, 0.055), cpus=2)
+    found = answer(Question([4], parallel="data"), run=replace(given, rates={4: 1e13}))
+    assert any("of the 1e+04 GFLOP/s that they reach alone" in note for note in found.notes)
