@@ -1,8 +1,9 @@
 """Fresh round trips with the real frameworks: each save is audited, and compared with its converted form.
 
 usage: checkpoint_roundtrips.py FOLDER [PYTHON ...]. Each framework runs in the first of the given interpreters (by
-default this one) that has it; the others are named as not run. None is a dependency of ddaudit. Exit 0 when all that
-ran are OK (or DEGRADED with a reason) and identical.
+default this one) that has it; the others are named as not run. None is a dependency of ddaudit. The programs save
+what a real job has to: weights, moments, schedule, data position and random state. Exit 0 when all that ran are OK and
+identical.
 """
 
 from __future__ import annotations
@@ -22,11 +23,6 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Embedding(64, 32), torch.nn.Linear(32, 32), torch.nn.Linear(32, 64))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-def train(model, optimizer, steps):
-    for step in range(steps):
-        model(torch.randint(0, 64, (4,))).logsumexp(-1).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
 """
 FSDP2 = (
     MODEL
@@ -41,10 +37,20 @@ mesh = init_device_mesh('cpu', (dist.get_world_size(),))
 for layer in model: fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-train(model, optimizer, 3)
-weights, states = get_state_dict(model, optimizer)
-state = {'model': weights, 'optimizer': states, 'step': 3}
-dcp.save(state, checkpoint_id=sys.argv[1])
+schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=10)
+rank, ranks, GLOBAL_BATCH = dist.get_rank(), dist.get_world_size(), 8
+order = torch.randperm(64, generator=torch.Generator().manual_seed(5))
+for step in range(3):
+    model(order[step * GLOBAL_BATCH :][:GLOBAL_BATCH][rank::ranks]).logsumexp(-1).mean().backward()
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+def training_state():
+    weights, states = get_state_dict(model, optimizer)
+    return {'model': weights, 'optimizer': states, 'scheduler': schedule.state_dict(), 'step': 3, 'world_size': ranks,
+            'global_batch_size': GLOBAL_BATCH, 'sampler': {'epoch': 0, 'seed': 5, 'consumed_samples': 3 * GLOBAL_BATCH}}
+state = training_state()
+dcp.save({**state, 'rng_state': {f'rank_{rank}': torch.get_rng_state()}}, checkpoint_id=sys.argv[1])
 dist.destroy_process_group()
 """
 )
@@ -54,13 +60,13 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 dcp_to_torch_save(sys.argv[1], sys.argv[2])
 """
 FSDP2_LOAD = FSDP2.replace(
-    "weights, states = get_state_dict(model, optimizer)",
+    "state = training_state()",
     """from torch.distributed.checkpoint.state_dict import set_state_dict
-weights, states = get_state_dict(model, optimizer)
-state = {'model': weights, 'optimizer': states, 'step': 3}
+state = training_state()
 dcp.load(state, checkpoint_id=sys.argv[2])
 set_state_dict(model, optimizer, model_state_dict=state['model'], optim_state_dict=state['optimizer'])
-weights, states = get_state_dict(model, optimizer)""",
+schedule.load_state_dict(state['scheduler'])
+state = training_state()""",
 )
 TO_SAFETENSORS = """
 import sys, pathlib, torch, torch.distributed.checkpoint as dcp
@@ -100,7 +106,11 @@ for _ in range(3):
     loss = engine(torch.randn(2, 16, dtype=torch.bfloat16)).float().square().mean()
     engine.backward(loss)
     engine.step()
-engine.save_checkpoint(sys.argv[1], client_state={'sampler': {'epoch': 0, 'consumed_samples': 12}})
+random_states = [None] * deepspeed.comm.get_world_size()
+torch.distributed.all_gather_object(random_states, torch.get_rng_state())
+engine.save_checkpoint(sys.argv[1], client_state={
+    'sampler': {'epoch': 0, 'consumed_samples': engine.global_samples},
+    'rng_state': {f'rank_{rank}': state for rank, state in enumerate(random_states)}})
 """
 UNIVERSAL = """
 import sys
@@ -112,21 +122,46 @@ if __name__ == '__main__':
     ds_to_universal.main(args)
 """
 MEGATRON = """
-import os, sys, torch, torch.distributed as dist
+import argparse, numpy, os, random, sys, torch, torch.distributed as dist
 if __name__ == '__main__':
     torch.cuda.synchronize = lambda *a, **k: None
     torch.cuda.current_device = lambda: 'cpu'
     dist.init_process_group('gloo')
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing import ShardedTensor
-    parallel_state.initialize_model_parallel()
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    from megatron.core.dist_checkpointing.optimizer import (
+        get_param_id_to_sharded_param_map, optim_state_to_sharding_state)
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
     rank, size = dist.get_rank(), dist.get_world_size()
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
     torch.manual_seed(0)
-    whole = {f'decoder.layers.{i}.weight': torch.randn(16, 8) for i in range(3)}
-    part = {n: ShardedTensor.from_rank_offsets(n, t.chunk(size)[rank].clone(), (0, rank, size), replica_id=0)
-            for n, t in whole.items()}
+    model = torch.nn.ParameterDict()
+    for i in range(3):
+        model[f'decoder_{i}'] = torch.nn.Parameter(torch.randn(16, 8).chunk(size)[rank].clone())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = OptimizerParamScheduler(optimizer, 0.0, 1e-3, 1e-4, 8, 80, 'linear', 0.01, 0.01, 0, 'constant')
+    for step in range(3):
+        sum(weight.square().sum() for weight in model.values()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step(increment=4)
+    weights = {n: ShardedTensor.from_rank_offsets(n.replace('_', '.layers.') + '.weight', p, (0, rank, size))
+               for n, p in model.items()}
+    states = optimizer.state_dict()
+    steps = [s['step'] for s in states['state'].values()]
+    optim_state_to_sharding_state(states, get_param_id_to_sharded_param_map(weights, model.values()), ('step',))
+    states['state']['common_step'] = steps[0]
+    args = argparse.Namespace(
+        world_size=size, data_parallel_size=1, tensor_model_parallel_size=size, pipeline_model_parallel_size=1,
+        global_batch_size=4, micro_batch_size=4, consumed_train_samples=12, iteration=3, seed=0)
+    streams = [{'random_rng_state': random.getstate(), 'np_rng_state': numpy.random.get_state(),
+                'torch_rng_state': torch.get_rng_state(), 'rng_tracker_states': {}}]
     os.makedirs(sys.argv[1], exist_ok=True)
-    dist_checkpointing.save({'model': part, 'iteration': 3, 'checkpoint_version': 3.0}, sys.argv[1])
+    dist_checkpointing.save({
+        'args': args, 'model': weights, 'optimizer': states, 'opt_param_scheduler': schedule.state_dict(),
+        'rng_state': ShardedObject('rng_state', streams, (1, size), (0, rank), replica_id=0),
+        'iteration': 3, 'checkpoint_version': 3.0, 'num_floating_point_operations_so_far': 0}, sys.argv[1])
     dist.barrier()
     dist.destroy_process_group()
 """
@@ -137,11 +172,16 @@ torch_save_to_dcp(sys.argv[1], sys.argv[2])
 """
 LIGHTNING = """
 import sys, torch, lightning
+from torchdata.stateful_dataloader import StatefulDataLoader
 class Module(lightning.LightningModule):
     def __init__(self): super().__init__(); self.net = torch.nn.Linear(4, 4)
     def training_step(self, batch, index): return self.net(batch[0]).square().mean()
-    def configure_optimizers(self): return torch.optim.AdamW(self.parameters())
-data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=4)
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters())
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=10)
+        return {'optimizer': optimizer, 'lr_scheduler': {'scheduler': schedule, 'interval': 'step'}}
+    def on_save_checkpoint(self, checkpoint): checkpoint['rng_state'] = {'torch': torch.get_rng_state()}
+data = StatefulDataLoader(torch.utils.data.TensorDataset(torch.randn(32, 4)), batch_size=4, shuffle=True)
 from lightning.pytorch.callbacks import ModelCheckpoint
 saves = ModelCheckpoint(sys.argv[1], every_n_train_steps=3, save_last=True)
 lightning.Trainer(max_steps=4, accelerator='cpu', logger=False, enable_progress_bar=False, callbacks=[saves]).fit(
@@ -214,7 +254,7 @@ def fsdp2(folder: Path) -> bool:
 
 
 def lightning(folder: Path) -> bool:
-    run("lightning", LIGHTNING, str(folder / "lightning"), ranks=0)
+    run("torchdata", LIGHTNING, str(folder / "lightning"), ranks=0)
     return audited(folder / "lightning" / "last.ckpt")
 
 
@@ -245,15 +285,14 @@ def megatron(folder: Path) -> bool:
     one, two = folder / "one" / "iter_0000003", folder / "two" / "iter_0000003"
     run("megatron", MEGATRON, str(one), ranks=1)
     run("megatron", MEGATRON, str(two), ranks=2)
-    return all([audited(one, "NOT-RESUMABLE"), audited(two, "NOT-RESUMABLE"), same(one, two)])
+    return all([audited(one), audited(two), same(one, two)])
 
 
-def audited(path: Path, *also: str) -> bool:
-    """``also``: words that a save of weights and counters alone rightly gets."""
+def audited(path: Path) -> bool:
     result = audit_path(str(path))
     reasons = [f.text for f in result.findings if f.bad]
     print(f"  {result.word:14} {path.parent.name}/{path.name}: {'; '.join(reasons)[:200]}")
-    return result.word in ("OK", "DEGRADED", *also)
+    return result.word == "OK"
 
 
 def same(a: Path, b: Path) -> bool:

@@ -16,6 +16,7 @@ from ._checkpoint_plants import (
     mixed_prefix,
     not_a_number,
     payload,
+    zero_tail,
 )
 
 
@@ -41,7 +42,7 @@ def complete(facts: CheckpointFacts) -> Iterator[Finding]:
         yield ok(f"complete: {proof}{certain}", measured=facts.files, unit="file")
 
 
-@check("checkpoint.structure", question="checkpoint", plant=cut_file,
+@check("checkpoint.structure", question="checkpoint", plant=(cut_file, zero_tail),
        asks="Can every file be read, and do shards tile their tensors?")  # fmt: skip
 @spoken("structure: nothing to ask of this checkpoint")
 def structure(facts: CheckpointFacts) -> Iterator[Finding]:

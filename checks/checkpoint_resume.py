@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from ddaudit.api import CheckpointFacts, Finding, Where, check, ok, skip
 
 from ._checkpoint_common import faults, finding, home, spoken
-from ._checkpoint_plants import lost_optimizer, lost_rank_rng, lost_sampler, lost_scaler, lost_schedule, old_optimizer
+from ._checkpoint_plants import (
+    lost_optimizer,
+    lost_rank_rng,
+    lost_sampler,
+    lost_scaler,
+    lost_schedule,
+    no_squares,
+    old_optimizer,
+)
 from ._checkpoint_sampler import judge_positions
 from ._checkpoint_steps import judge_steps
 
@@ -20,7 +28,7 @@ def _resumable(facts: CheckpointFacts) -> bool:
 @check(
     "checkpoint.optimizer",
     question="checkpoint",
-    plant=lost_optimizer,
+    plant=(lost_optimizer, no_squares),
     asks="Does every parameter have its optimizer state, whole and of the right shape?",
 )
 @spoken("optimizer: nothing to ask of this checkpoint")

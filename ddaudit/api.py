@@ -2,66 +2,71 @@
 
 from __future__ import annotations
 
-from ddaudit.context import ProbeContext
-from ddaudit.evidence import (
-    SERIES,
-    Accused,
-    Array,
-    ArrayEvidence,
-    CheckpointWritten,
-    CollectivePoint,
-    CollectiveSweep,
-    CommandRun,
-    Device,
-    DeviceProcess,
-    DeviceReport,
-    Evidence,
-    Fit,
-    ForecastFacts,
-    HostLoad,
-    Interface,
-    Job,
-    JobNumbers,
-    JobPlan,
-    JsonEvidence,
-    LaunchFacts,
-    LaunchLedger,
-    LinkTrials,
-    Measure,
-    Measures,
-    Meeting,
-    Neighbour,
-    PairTime,
-    Prediction,
-    RankOutcome,
-    RankPlace,
-    RankSettings,
-    RankStart,
-    ResumeFacts,
-    SchedulerFacts,
-    SettingsReport,
-    Spread,
-    Stream,
-    Suspects,
-    TensorCapture,
-    TrainingTrace,
-    WatchedRank,
-    WatchedScript,
-    WrongResult,
-    Xid,
-    confirm,
-    suspect,
-)
-from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
-from ddaudit.evidence.checkpoint_words import meaning_of, status_of
-from ddaudit.evidence.costs import ComputeCosts, LoaderCosts, MatmulRate, MemoryCosts, MemoryTrade
-from ddaudit.evidence.incident import IncidentFacts, Suspect
-from ddaudit.evidence.windows import SETTLING, WINDOWS, window_code
-from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
-from ddaudit.job import EXAMPLE as EXAMPLE_JOB
-from ddaudit.limits import Limit, Limits, MeasureLimits
-from ddaudit.plants import Plant
-from ddaudit.registry import NoParams, check, exhibit, probe
+from typing import TYPE_CHECKING
+
+from ddaudit.lazy import offered
+
+if TYPE_CHECKING:
+    from ddaudit.context import ProbeContext
+    from ddaudit.evidence import (
+        SERIES,
+        Accused,
+        Array,
+        ArrayEvidence,
+        CheckpointWritten,
+        CollectivePoint,
+        CollectiveSweep,
+        CommandRun,
+        Device,
+        DeviceProcess,
+        DeviceReport,
+        Evidence,
+        Fit,
+        ForecastFacts,
+        HostLoad,
+        Interface,
+        Job,
+        JobNumbers,
+        JobPlan,
+        JsonEvidence,
+        LaunchFacts,
+        LaunchLedger,
+        LinkTrials,
+        Measure,
+        Measures,
+        Meeting,
+        Neighbour,
+        PairTime,
+        Prediction,
+        RankOutcome,
+        RankPlace,
+        RankSettings,
+        RankStart,
+        ResumeFacts,
+        SchedulerFacts,
+        SettingsReport,
+        Spread,
+        Stream,
+        Suspects,
+        TensorCapture,
+        TrainingTrace,
+        WatchedRank,
+        WatchedScript,
+        WrongResult,
+        Xid,
+        confirm,
+        suspect,
+    )
+    from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
+    from ddaudit.evidence.checkpoint_words import meaning_of, status_of
+    from ddaudit.evidence.costs import ComputeCosts, LoaderCosts, MatmulRate, MemoryCosts, MemoryTrade
+    from ddaudit.evidence.incident import IncidentFacts, Suspect
+    from ddaudit.evidence.windows import SETTLING, WINDOWS, window_code
+    from ddaudit.findings import Finding, Remedy, Severity, Status, Where, draft, fail, ok, skip, warn
+    from ddaudit.job import EXAMPLE as EXAMPLE_JOB
+    from ddaudit.limits import Limit, Limits, MeasureLimits
+    from ddaudit.plants import Plant
+    from ddaudit.registry import NoParams, check, exhibit, probe
 
 __all__ = [
     "EXAMPLE_JOB",
@@ -150,3 +155,23 @@ __all__ = [
     "warn",
     "window_code",
 ]
+
+__getattr__ = offered(__name__, {
+    "ddaudit.context": "ProbeContext",
+    "ddaudit.evidence":
+        "SERIES Accused Array ArrayEvidence CheckpointWritten CollectivePoint CollectiveSweep CommandRun Device "
+        "DeviceProcess DeviceReport Evidence Fit ForecastFacts HostLoad Interface Job JobNumbers JobPlan "
+        "JsonEvidence LaunchFacts LaunchLedger LinkTrials Measure Measures Meeting Neighbour PairTime Prediction "
+        "RankOutcome RankPlace RankSettings RankStart ResumeFacts SchedulerFacts SettingsReport Spread Stream "
+        "Suspects TensorCapture TrainingTrace WatchedRank WatchedScript WrongResult Xid confirm suspect",
+    "ddaudit.evidence.checkpoint": "CheckpointDiff CheckpointFacts Fault NameSeen Position StepValue",
+    "ddaudit.evidence.checkpoint_words": "meaning_of status_of",
+    "ddaudit.evidence.costs": "ComputeCosts LoaderCosts MatmulRate MemoryCosts MemoryTrade",
+    "ddaudit.evidence.incident": "IncidentFacts Suspect",
+    "ddaudit.evidence.windows": "SETTLING WINDOWS window_code",
+    "ddaudit.job": "EXAMPLE_JOB=EXAMPLE",
+    "ddaudit.findings": "Finding Remedy Severity Status Where draft fail ok skip warn",
+    "ddaudit.limits": "Limit Limits MeasureLimits",
+    "ddaudit.plants": "Plant",
+    "ddaudit.registry": "NoParams check exhibit probe",
+})  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = {
-    "errors": 0, "jsonio": 0, "findings": 0, "limits": 0, "evidence": 0, "redact": 0,
+    "errors": 0, "jsonio": 0, "findings": 0, "limits": 0, "evidence": 0, "redact": 0, "lazy": 0,
     "plants": 1, "registry": 1, "packs": 1, "context": 1, "device": 1, "inert": 1, "runbook": 1, "record": 1,
     "flightrecorder": 1, "job": 1, "api": 1, "network": 1,
     "training": 2, "probes": 2, "checkpoint": 2, "watch": 2, "triage": 2, "forecast": 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import statistics
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from ddaudit.checkpoint.sample import write_sample
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "h5py", "matplotlib")
@@ -53,3 +56,23 @@ def test_help_costs_at_most_three_times_importing_click():
     code = "import sys; from ddaudit.cli.main import main; sys.exit(main(['--help']))"
     ratios = [seconds([sys.executable, "-c", code]) / seconds([sys.executable, "-c", "import click"]) for _ in range(7)]
     assert statistics.median(ratios) <= 3.0, ratios
+
+
+@pytest.mark.parametrize("package", ["ddaudit.api", "ddaudit.evidence", "ddaudit.runbook"])
+def test_every_offered_name_is_found_at_its_home(package: str):
+    module = importlib.import_module(package)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = module.Nothing
+
+
+def test_judging_a_checkpoint_imports_neither_other_evidence_nor_runbooks(tmp_path: Path):
+    """What an audit costs before it reads: the models of all other evidence would be half of it."""
+    root = write_sample(tmp_path)
+    code = f"import sys; from ddaudit.cli.checkpoint_audit import audit_path as a; a({str(root)!r});print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    rooms = {m for m in done.stdout.split() if m.startswith("ddaudit.")}
+    assert "ddaudit.evidence.checkpoint" in rooms
+    assert not rooms & {"ddaudit.evidence.incident", "ddaudit.evidence.script", "ddaudit.job", "ddaudit.runbook.lint"}

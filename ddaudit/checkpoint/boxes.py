@@ -44,13 +44,27 @@ def cover(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[in
         made.hole = () if not boxes else None
         return made
     kept = [i for i, (_, sizes) in enumerate(boxes) if prod(sizes)]
-    if len(kept) > 1:
+    if len(kept) > 1 and not _is_stack(shape, [boxes[i] for i in kept]):
         low = np.array([boxes[i][0] for i in kept], dtype=np.int64)
         high = low + np.array([boxes[i][1] for i in kept], dtype=np.int64)
         _find_overlap(made, low, high, kept)
     if made.volume < made.size and made.overlap is None:
         made.hole = _first_hole(shape, [boxes[i] for i in kept])
     return made
+
+
+def _is_stack(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> bool:
+    """True for slices along one dimension, each beginning no earlier than the one before it ends: how nearly every
+    tensor is cut."""
+    cut = [d for d, whole in enumerate(shape) if any(sizes[d] != whole for _, sizes in boxes)]
+    if len(cut) != 1:
+        return False
+    end = 0
+    for start, length in sorted((offsets[cut[0]], sizes[cut[0]]) for offsets, sizes in boxes):
+        if start < end:
+            return False
+        end = start + length
+    return True
 
 
 def _find_overlap(made: Cover, low: Ints, high: Ints, kept: list[int]) -> None:

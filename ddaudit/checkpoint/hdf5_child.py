@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import resource
 import sys
 import zipfile
@@ -17,7 +18,10 @@ MAX_OBJECTS = 1_000_000
 MAX_ATTRIBUTE_BYTES = 1 << 20
 _MEMORY = 4 << 30
 _CPU_S = 4  # a damaged file can send the library round in circles
-_CPU_BYTES_PER_S = 20 << 20
+_CPU_MAX_S = 600
+_STORED_BYTES_PER_S = 20 << 20
+_DECODED_BYTES_PER_S = 64 << 20
+_DEFLATE_MAX_RATIO = 1032  # what a dataset claims beyond this many times its stored bytes, deflate cannot hold
 _KERAS_MEMBER = "model.weights.h5"
 _BLOCK_BYTES = 8 << 20
 #: How h5py and zipfile say that a file is not what it should be.
@@ -26,8 +30,7 @@ REFUSALS = (OSError, RuntimeError, ValueError, KeyError, MemoryError, zipfile.Ba
 
 def main(argv: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    cpu_s = _CPU_S + Path(argv[0]).stat().st_size // _CPU_BYTES_PER_S
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s(Path(argv[0]).stat().st_size, 0), _CPU_MAX_S))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     try:
         document = describe(argv[0], argv[1])
@@ -35,6 +38,23 @@ def main(argv: list[str]) -> int:
         document = {"error": f"{type(error).__name__}: {error}"[:300]}
     sys.stdout.write(json.dumps(document, allow_nan=False))
     return 0
+
+
+def cpu_limit_s(stored: int, decoded: int) -> int:
+    """CPU seconds that a file of ``stored`` bytes may take of which ``decoded`` bytes are read through filters.
+
+    Well below what any machine needs per byte, and bounded: a bomb is given up, a healthy large file is not.
+    """
+    return min(_CPU_MAX_S, _CPU_S + stored // _STORED_BYTES_PER_S + decoded // _DECODED_BYTES_PER_S)
+
+
+def _allow(stored: int, decoded: int) -> None:
+    """Raises the limit by what one more dataset may take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if soft == resource.RLIM_INFINITY:
+        return
+    more = min(decoded, stored * _DEFLATE_MAX_RATIO) / _DECODED_BYTES_PER_S
+    resource.setrlimit(resource.RLIMIT_CPU, (min(hard, soft + math.ceil(more)), hard))
 
 
 def describe(path: str, level: str) -> dict[str, Any]:
@@ -137,6 +157,7 @@ def _dataset(name: str, item: Any, made: dict[str, Any], level: str, packed: boo
         if item.size == 1 and dtype != "?":
             row["value"] = _finite(item[()].item())
         if level == "full" and row["offset"] is None and dtype != "?" and item.size:
+            _allow(item.id.get_storage_size(), int(item.size) * item.dtype.itemsize)
             row["scan"] = _scan(item)
     except OSError as error:
         kind = "integrity.crc" if "filter" in str(error) or "checksum" in str(error).lower() else "file.malformed"
@@ -145,15 +166,16 @@ def _dataset(name: str, item: Any, made: dict[str, Any], level: str, packed: boo
 
 
 def _scan(item: Any) -> dict[str, Any]:
+    import numpy as np
+
     from ddaudit.checkpoint.scan import ArrayScan
 
     scan = ArrayScan(item.dtype.name, int(item.size))
-    if not item.shape:
-        scan.feed(item[()].tobytes())
-        return scan.finish()
-    rows = max(1, _BLOCK_BYTES // max(1, item.dtype.itemsize * int(item.size // max(1, item.shape[0]))))
-    for start in range(0, item.shape[0], rows):
-        scan.feed(item[start : start + rows].tobytes())
+    rows = max(1, _BLOCK_BYTES // max(1, item.dtype.itemsize * int(item.size // max(1, (item.shape or (1,))[0]))))
+    parts = (slice(at, at + rows) for at in range(0, item.shape[0], rows)) if item.shape else iter([()])
+    with np.errstate(invalid="ignore"):
+        for part in parts:
+            scan.feed(item[part].tobytes())
     return scan.finish()
 
 

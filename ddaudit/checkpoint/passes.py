@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from isal import isal_zlib
 
 from ddaudit.checkpoint.folder import Folder
@@ -156,6 +157,7 @@ class FullPass:
             self.opened.append(sources[name])
         return sources[name]
 
+    @np.errstate(invalid="ignore")
     def _tensor(self, tensor: Tensor) -> None:
         if tensor.name in self.known:
             self._keep(self.known[tensor.name])

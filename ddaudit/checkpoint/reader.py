@@ -21,6 +21,7 @@ from ddaudit.inert import (
     read_torch,
 )
 from ddaudit.inert.safetensors import SafetensorsHeader, read_safetensors
+from ddaudit.inert.torch_file import Alike
 from ddaudit.inert.torch_objects import TORCH, storage_of
 
 LFS_PREFIX = b"version https://git-lfs.github.com/spec"
@@ -59,6 +60,7 @@ class Reader:
         self.folder = folder
         self.made = made
         self.level = level
+        self._alike: Alike = {}
 
     # ---- whole files
 
@@ -82,7 +84,7 @@ class Reader:
     def torch_in(self, source: Source, name: str, key: str | None = None) -> TorchFile | None:
         """A torch.save archive in (a window of) a file."""
         try:
-            found = read_torch(source)
+            found = read_torch(source, alike=self._alike)
         except Malformed as error:
             self._unreadable(source, name, error, key)
             return None

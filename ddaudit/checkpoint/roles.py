@@ -186,10 +186,20 @@ def moment_of(name: str) -> tuple[str, str] | None:
     return ".".join(p for p in rest if p not in ("optimizer", "optim", "state")), _MOMENTS[word]
 
 
+def keras_slot(name: str) -> tuple[str, str] | None:
+    """(parameter, "m" or "v") of ``optimizer_weights.Adam.m.dense.kernel``, or with the word at the end, as older
+    Keras has it."""
+    parts = name.split(".")
+    if parts[0] != "optimizer_weights" or len(parts) < 4:
+        return None
+    at = next((i for i in (2, len(parts) - 1) if parts[i] in ("m", "v", "momentum", "velocity")), None)
+    return None if at is None else (".".join(parts[1:at] + parts[at + 1 :]), parts[at])
+
+
 def is_second_moment(name: str) -> bool:
     """True for averages of squares, which cannot be negative."""
-    found = moment_of(name)
-    return found is not None and found[1] == "second"
+    found, keras = moment_of(name), keras_slot(name)
+    return keras[1] == "v" if keras is not None else found is not None and found[1] == "second"
 
 
 def rng_rank(name: str) -> int | None:

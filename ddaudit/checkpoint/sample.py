@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,12 @@ def _old_optimizer(state: State) -> None:
     state["optimizer"]["state"][1]["step"] = np.array(2.0, "float32")
 
 
+def _no_squares(state: State) -> None:
+    for moments in state["optimizer"]["state"].values():
+        del moments["exp_avg_sq"]
+    state["optimizer"]["param_groups"][0].update(betas=(0.9, 0.999), eps=1e-8)
+
+
 def _mixed_prefix(state: State) -> None:
     state["model"] = {f"module.{n}" if n.startswith("emb") else n: w for n, w in state["model"].items()}
     state["model"].update({f"module.layer{i}.weight": np.ones((2, 2), "float32") for i in range(4)})
@@ -78,6 +86,19 @@ def _flip(root: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+def _zero_tail(root: Path) -> None:
+    """Weights without checksums whose last pages were never written."""
+    rows, data = np.linspace(-1, 1, 4096, dtype="<f4"), b""
+    header = {}
+    for name in ("emb.weight", "head.weight", "norm.weight"):
+        header[name] = {"dtype": "F32", "shape": [64, 64], "data_offsets": [len(data), len(data) + rows.nbytes]}
+        data += rows.tobytes()
+    text = json.dumps(header).encode()
+    whole = struct.pack("<Q", len(text)) + text + data[:5000]
+    (root / "checkpoint.pt").unlink()
+    (root / "model.safetensors").write_bytes(whole.ljust(8 + len(text) + len(data), b"\0"))
+
+
 def _lose_rank(root: Path) -> None:
     (root / "rng_rank1.pt").unlink()
 
@@ -96,6 +117,8 @@ FAULTS: dict[str, tuple[Callable[[State], None] | None, Callable[[Path], None] |
     "nan": (_nan, None),
     "old-optimizer": (_old_optimizer, None),
     "mixed-prefix": (_mixed_prefix, None),
+    "no-squares": (_no_squares, None),
+    "zero-tail": (None, _zero_tail),
     "payload": (_payload, None),
     "cut": (None, _cut),
     "bit-flip": (None, _flip),

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from ddaudit.evidence.bandwidth import Fit, algbw_gbps, busbw_gbps, fit_alpha_beta
-from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
-from ddaudit.evidence.collectives import CollectivePoint, CollectiveSweep, PairTime, Spread, WrongResult
-from ddaudit.evidence.command import CommandRun
-from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport, Xid
-from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
-from ddaudit.evidence.forecast import ForecastFacts, Prediction
-from ddaudit.evidence.host import HostLoad, Neighbour
-from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
-from ddaudit.evidence.launch import LaunchFacts, RankOutcome
-from ddaudit.evidence.links import Interface, LinkTrials, Meeting
-from ddaudit.evidence.measures import Measure, Measures
-from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
-from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
-from ddaudit.evidence.settings import RankSettings, SettingsReport
-from ddaudit.evidence.tournament import Accused, Suspects, confirm, suspect
-from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
+from typing import TYPE_CHECKING
+
+from ddaudit.lazy import offered
+
+if TYPE_CHECKING:
+    from ddaudit.evidence.bandwidth import Fit, algbw_gbps, busbw_gbps, fit_alpha_beta
+    from ddaudit.evidence.base import Array, ArrayEvidence, Evidence, JsonEvidence
+    from ddaudit.evidence.collectives import CollectivePoint, CollectiveSweep, PairTime, Spread, WrongResult
+    from ddaudit.evidence.command import CommandRun
+    from ddaudit.evidence.devices import Device, DeviceProcess, DeviceReport, Xid
+    from ddaudit.evidence.events import EventWriter, Stream, read_stream, read_streams
+    from ddaudit.evidence.forecast import ForecastFacts, Prediction
+    from ddaudit.evidence.host import HostLoad, Neighbour
+    from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
+    from ddaudit.evidence.launch import LaunchFacts, RankOutcome
+    from ddaudit.evidence.links import Interface, LinkTrials, Meeting
+    from ddaudit.evidence.measures import Measure, Measures
+    from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
+    from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
+    from ddaudit.evidence.settings import RankSettings, SettingsReport
+    from ddaudit.evidence.tournament import Accused, Suspects, confirm, suspect
+    from ddaudit.evidence.trace import SERIES, CheckpointWritten, Job, RankPlace, TensorCapture, TrainingTrace
 
 __all__ = [
     "SERIES",
@@ -76,3 +81,23 @@ __all__ = [
     "read_streams",
     "suspect",
 ]
+
+__getattr__ = offered(__name__, {
+    "ddaudit.evidence.bandwidth": "Fit algbw_gbps busbw_gbps fit_alpha_beta",
+    "ddaudit.evidence.base": "Array ArrayEvidence Evidence JsonEvidence",
+    "ddaudit.evidence.collectives": "CollectivePoint CollectiveSweep PairTime Spread WrongResult",
+    "ddaudit.evidence.command": "CommandRun",
+    "ddaudit.evidence.devices": "Device DeviceProcess DeviceReport Xid",
+    "ddaudit.evidence.events": "EventWriter Stream read_stream read_streams",
+    "ddaudit.evidence.forecast": "ForecastFacts Prediction",
+    "ddaudit.evidence.host": "HostLoad Neighbour",
+    "ddaudit.evidence.job": "JobNumbers JobPlan MemoryFloor",
+    "ddaudit.evidence.launch": "LaunchFacts RankOutcome",
+    "ddaudit.evidence.links": "Interface LinkTrials Meeting",
+    "ddaudit.evidence.measures": "Measure Measures",
+    "ddaudit.evidence.scheduler": "LaunchLedger RankStart SchedulerFacts",
+    "ddaudit.evidence.script": "ResumeFacts WatchedRank WatchedScript",
+    "ddaudit.evidence.settings": "RankSettings SettingsReport",
+    "ddaudit.evidence.tournament": "Accused Suspects confirm suspect",
+    "ddaudit.evidence.trace": "SERIES CheckpointWritten Job RankPlace TensorCapture TrainingTrace",
+})  # fmt: skip

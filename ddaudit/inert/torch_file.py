@@ -10,11 +10,16 @@ from ddaudit.inert.machine import Meaning
 from ddaudit.inert.nodes import Malformed, PickleLimits, PickleResult
 from ddaudit.inert.pickles import read_pickle
 from ddaudit.inert.source import Source
-from ddaudit.inert.torch_objects import TORCH, Storage, storage_of
+from ddaudit.inert.torch_objects import TORCH, Storage, TensorRef, storage_of
 from ddaudit.inert.zips import ZipTail, looks_like_zip, read_zip
 
 LEGACY_MAGIC = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 MAX_PICKLE_BYTES = 1 << 30
+_ALIKE_BYTES = 4096
+_ALIKE_MAX = 4096
+
+#: Pickles of one tensor each, read before: the chunks of a sharded save have the same few again and again.
+Alike = dict[bytes, PickleResult]
 
 
 @dataclass(slots=True)
@@ -55,16 +60,24 @@ def is_legacy(source: Source) -> bool:
 
 
 def read_torch(
-    source: Source, meanings: Mapping[str, Meaning] = TORCH, limits: PickleLimits | None = None
+    source: Source,
+    meanings: Mapping[str, Meaning] = TORCH,
+    limits: PickleLimits | None = None,
+    alike: Alike | None = None,
 ) -> TorchFile:
     """Reads either container; raises `Malformed` when the container cannot be read at all.
 
-    A pickle that breaks off inside a readable container is in `problems` and in `pickle.error`.
+    A pickle that breaks off inside a readable container is in `problems` and in `pickle.error`. ``alike`` spares
+    interpreting a tensor's pickle that an earlier call with the same ``meanings`` has seen byte for byte.
     """
-    return _read_legacy(source, meanings, limits) if is_legacy(source) else _read_zip_file(source, meanings, limits)
+    if is_legacy(source):
+        return _read_legacy(source, meanings, limits)
+    return _read_zip_file(source, meanings, limits, {} if alike is None else alike)
 
 
-def _read_zip_file(source: Source, meanings: Mapping[str, Meaning], limits: PickleLimits | None) -> TorchFile:
+def _read_zip_file(
+    source: Source, meanings: Mapping[str, Meaning], limits: PickleLimits | None, alike: Alike
+) -> TorchFile:
     tail = read_zip(source)
     made = TorchFile()
     made.problems += [(f"zip-{kind}", "", text) for kind, text in tail.problems]
@@ -79,7 +92,14 @@ def _read_zip_file(source: Source, meanings: Mapping[str, Meaning], limits: Pick
         made.pickle.error = Malformed(f"{pickles[0]} is no stored member of a believable size")
         made.problems.append(("pickle", pickles[0], str(made.pickle.error)))
         return made
-    _interpret(source.read(member.offset, member.size), made, meanings, limits)
+    raw = source.read(member.offset, member.size)
+    if raw in alike:
+        made.pickle = alike[raw]
+        made.value = made.pickle.value
+    else:
+        _interpret(raw, made, meanings, limits)
+        if isinstance(made.value, TensorRef) and len(raw) <= _ALIKE_BYTES and len(alike) < _ALIKE_MAX:
+            alike[raw] = made.pickle
     if made.pickle.error is None and made.pickle.end != member.size:
         made.problems.append(
             ("pickle-trailing", pickles[0], f"{member.size - made.pickle.end:,} bytes follow the pickle")

@@ -10,11 +10,13 @@ import os
 import random
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from ddaudit.checkpoint import hdf5_child
 from tests.checkpoint.audit import audit
 
 WHOLE = "DDAUDIT_FUZZ" in os.environ
@@ -97,3 +99,33 @@ def test_a_file_that_sends_the_library_round_in_circles_is_given_up(tmp_path: Pa
     (tmp_path / "seed.h5").write_bytes(bytes(raw))
     result = audit(tmp_path / "seed.h5")
     assert result.word == "BROKEN" and any("could not read it" in f.text for f in result.findings)
+
+
+LIMIT = """
+import resource, sys
+from ddaudit.checkpoint import hdf5_child
+hdf5_child.main([sys.argv[1], "full"])
+sys.stderr.write(str(resource.getrlimit(resource.RLIMIT_CPU)[0]))
+"""
+
+
+def test_the_cpu_limit_grows_with_what_is_read_and_is_bounded() -> None:
+    """100 GiB that deflate well are given the time they need; what no deflate stream can hold is not believed."""
+    limit = hdf5_child.cpu_limit_s
+    assert limit(0, 0) < limit(200 << 20, 0) < limit(200 << 20, 4 << 30) < limit(1 << 60, 1 << 60) <= 600
+    assert limit(1 << 30, 20 << 30) >= 20 * 1024 / 100, "not even 100 MiB of decoded data a second were expected"
+
+
+def test_compressed_datasets_raise_the_limit_by_what_they_can_hold(tmp_path: Path) -> None:
+    """256 MiB in as many chunks: the honest file holds them all, the other claims them and holds one."""
+    chunk = zlib.compress(bytes(1 << 20))
+    allowed = {}
+    for name, held in {"honest": 256, "bomb": 1}.items():
+        with h5py.File(tmp_path / name, "w") as file:
+            data = file.create_dataset("w", (256 << 18,), dtype="f4", chunks=(1 << 18,), compression="gzip")
+            for at in range(held):
+                data.id.write_direct_chunk((at << 18,), chunk)
+        done = subprocess.run([sys.executable, "-c", LIMIT, tmp_path / name], capture_output=True, text=True)
+        allowed[name] = int(done.stderr)
+    assert allowed["honest"] >= hdf5_child.cpu_limit_s(0, 256 << 20)
+    assert allowed["bomb"] <= hdf5_child.cpu_limit_s(0, 2 << 20) + 1

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from ddaudit.checkpoint.folder import Folder
+from ddaudit.checkpoint.layouts.hdf5_optimizer import check_slots
 from ddaudit.checkpoint.model import Checkpoint, Chunk, Span, Tensor, Value
 from ddaudit.checkpoint.reader import Reader
 from ddaudit.evidence.checkpoint import Completion
@@ -139,6 +140,7 @@ def _add(reader: Reader, document: dict[str, Any], full: str, prefix: str) -> No
         if not name.endswith(("layer_names", "weight_names")):
             made.values[prefix + _name(name)] = Value(prefix + _name(name), value, full)
     _check_names(made, document, full)
+    check_slots(made, full)
     if "training_config" in document["attributes"] and not any(
         i["name"].startswith("optimizer_weights") for i in document["datasets"]
     ):
