@@ -7,32 +7,73 @@ import ctypes
 import os
 import signal
 import subprocess
-import tempfile
+import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
 
 import ddaudit.api
 import ddaudit.engine.session
 import ddaudit.launch.agent
 import ddaudit.report  # noqa: F401 - imported here, so that forks need not
+from ddaudit.launch import link, server
 from tests.cluster import netns
 from tests.engine.forks import Fork
 from tests.launch.drive import session_members
 
 __all__ = ["Member", "Place", "Storage", "cut"]
 
-ROOT = Path(__file__).resolve().parents[1]
 CLONE_NEWNET = 0x40000000
 
 SIZE_BYTES = 24 << 20
-#: Python imports it at start; the ranks of a host are forks of a process that did.
-WRONG_CLOCK = """import os, time
-_real, _ahead_s = time.time, float(os.environ["DDAUDIT_CHAOS_AHEAD_S"])
-time.time = lambda: _real() + _ahead_s
-"""
+
+
+class ForkedServer:
+    """Stands for the ``Popen`` of a host's launch server: the same program in a fork, which need not import it all."""
+
+    def __init__(self, command: list[str], *, stdout: IO[bytes], pass_fds: Sequence[int], **_: Any) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become(command, stdout.fileno(), pass_fds[0])
+
+    def _become(self, command: list[str], output: int, control: int) -> NoReturn:
+        code = 99
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(signum, signal.SIG_DFL)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.closerange(3, control)  # as exec does
+            os.closerange(control + 1, 1024)
+            sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115
+            code = server.main(command[command.index("--control-fd") :])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        until = time.monotonic() + (3600.0 if timeout_s is None else timeout_s)
+        while self.returncode is None:
+            if (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+                self.returncode = os.waitstatus_to_exitcode(ended[1])
+            elif time.monotonic() > until:
+                raise subprocess.TimeoutExpired("server", timeout_s or 0.0)
+            else:
+                time.sleep(0.01)
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -45,20 +86,16 @@ class Place:
 
     def enter(self) -> None:
         os.environ.update(SLURMD_NODENAME=self.host, OMP_NUM_THREADS="1")
+        os.environ["DDAUDIT_STORAGE_PATIENCE_S"] = "3"
         if self.namespace:
             libc = ctypes.CDLL(None, use_errno=True)
             there = os.open(f"/var/run/netns/{self.namespace}", os.O_RDONLY)
             assert libc.setns(there, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
         if self.ahead_s:
-            self._set_clock()
-
-    def _set_clock(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="clock-"))
-        (folder / "sitecustomize.py").write_text(WRONG_CLOCK)
-        os.environ["PYTHONPATH"] = f"{folder}:{ROOT}"
-        os.environ["DDAUDIT_CHAOS_AHEAD_S"] = f"{self.ahead_s:.1f}"
-        real = time.time
-        time.time = lambda: real() + self.ahead_s
+            real, ahead_s = time.time, self.ahead_s
+            time.time = lambda: real() + ahead_s
+        used = {name: getattr(subprocess, name) for name in ("DEVNULL", "TimeoutExpired")}
+        link.subprocess = SimpleNamespace(Popen=ForkedServer, **used)  # type: ignore[attr-defined]
 
 
 class Member(Fork):
@@ -131,12 +168,9 @@ class Storage:
 
     def _hang(self, run_dir: Path) -> None:
         """Who opens a pipe that nobody reads waits for ever, as on a server that went away; but it can be killed."""
-        for name in ("node1.jsonl", "node1-1.jsonl"):
-            path = run_dir / "events" / "second" / name
-            if path.exists():
-                path.rename(path.with_suffix(".real"))
-                os.mkfifo(path)
-                self._pipe = path
+        self._pipe = run_dir / "events" / "second" / "node1.node.jsonl"
+        self._pipe.rename(self._pipe.with_suffix(".real"))
+        os.mkfifo(self._pipe)
 
     def heal(self) -> None:
         while self._undo:

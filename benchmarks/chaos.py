@@ -113,7 +113,7 @@ class _Run:
         place = Place(f"node{node}", host.namespace if host else None, ahead_s)
         flags = ["--nnodes", str(self.count), "--node-rank", str(node), "--device", "cpu", "--json", "--no-progress"]
         flags += ["--rdzv-endpoint", f"{self.hosts[0].address if host else '127.0.0.1'}:{port}"]
-        flags += ["--pack", str(self.site.pack), "--packs", "builtin", "--node-timeout", "2s"]
+        flags += ["--pack", str(self.site.pack), "--node-timeout", "2s"]
         member = Member(["run", *words, *flags], self.root / f"told{len(self.members)}", place)
         self.members.append(member)
         return member
@@ -150,7 +150,7 @@ class _Run:
         """Pids of the ranks of the second step, once all of them are there."""
         try:
             return [int(wait(lambda n=n: self.site.ran("second", f"node{n}"))) for n in range(self.count)]
-        except AssertionError:
+        except (AssertionError, StopIteration):
             told = [f"{member.poll()} {member.err[-300:]!r}" for member in self.members]
             raise AssertionError(f"the second step did not start: {told}") from None
 
@@ -200,7 +200,7 @@ class _Run:
         return "right", str(conductor.code)
 
     def _report(self) -> tuple[str, bool, dict[str, Any]]:
-        report = Member(["report", str(self.site.run_dir), "--json", "--packs", "builtin"], self.root / "report")
+        report = Member(["report", str(self.site.run_dir), "--json"], self.root / "report")
         report.wait_for(LEAVE_S)
         answer = json.loads(report.out) if report.out.strip() else {}
         page = self.site.run_dir / "report.html"
