@@ -124,7 +124,7 @@ class _Run:
 
     def go(self, stack: ExitStack) -> Result:
         self.hosts = stack.enter_context(self._network())
-        if self.fault.startswith("storage"):
+        if self.fault in ("storage-full", "storage-read-only"):
             stack.enter_context(self.storage.mounted())
         stack.callback(self.end)
         port, book = _free_port(), (str(self.site.book), "-P", f"desk={self.site.desk}", "--out", str(self.site.out))

@@ -258,7 +258,7 @@ def _node_streams(path: Path, packer: _Packer) -> list[Stream]:
         item = _event(owned[1])
         by_owner.setdefault(owned[0], []).append(None if item is None else packer(item))
     host = path.name.removesuffix(NODE_SUFFIX)
-    streams = []
+    streams: list[Stream] = []
     for owner, items in by_owner.items():
         good = [item for item in items if item is not None]
         damaged = len(items) - len(good) + (nobody if not streams else 0)

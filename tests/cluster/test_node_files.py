@@ -28,6 +28,8 @@ def test_two_hosts_of_three_ranks_leave_two_event_files_and_six_streams(tmp_path
             for rank, writer in writers.items():
                 writer.emit("step", step=step, of=rank)
             shipper.ship()
+        for writer in writers.values():
+            writer.close()
     assert sorted(p.name for p in (run_dir / "events" / "s").iterdir()) == ["n1.node.jsonl", "n2.node.jsonl"]
     streams = read_streams(run_dir / "events" / "s")
     assert [s.name for s in streams] == ["n1-0", "n1-1", "n1-2", "n2-3", "n2-4", "n2-5"]
