@@ -101,7 +101,7 @@ class Fleet:
 
     def _run(self, orders: Sequence[Mapping[str, Any]]) -> None:
         hosts = {node.host: node for node in self.nodes.values()}
-        mine = [o for o in orders if o["host"] == self.host]
+        mine: list[Mapping[str, Any]] = [o for o in orders if o["host"] == self.host]
         self._later = {n.rank: [dict(o) for o in orders if o["host"] == h] for h, n in hosts.items()}
         self._later = {rank: theirs for rank, theirs in self._later.items() if theirs}
         self._remaining_until = float(orders[0]["deadline"])
@@ -109,7 +109,7 @@ class Fleet:
         for number, theirs in self._later.items():
             self.nodes[number].begin([o["rank"] for o in theirs])
         assert self._local is not None and self._home is not None and mine, "rank 0 is on the conductor's host"
-        mine = self._home.orders(mine)
+        mine = list(self._home.orders(mine))
         if not self._later:
             self._local.send("run", orders=mine)
             return
