@@ -1,5 +1,5 @@
-"""Writes to storage that never come back: a server that went away keeps its writers in the kernel, where no signal
-handler of theirs runs. Another thread of the process watches the time, says so in one line, and ends it."""
+"""Reads and writes of storage that never come back: a server that went away keeps its clients in the kernel, where no
+signal handler of theirs runs. Another thread watches the time, says so in one line, and ends the process."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _leave(path: Path, waited_s: float) -> None:
 
 
 class Patience:
-    """Watches the writes of one thread; calls ``give_up`` (path, seconds waited) once when one takes ``limit_s``, or
-    what the environment says.
+    """Watches what one thread reads and writes; calls ``give_up`` (path, seconds waited) once when it takes
+    ``limit_s``, or what the environment says.
 
     Time is counted in looks: a process that was stopped, or starved, did not wait for storage meanwhile.
     """
@@ -41,7 +41,7 @@ class Patience:
 
     @contextmanager
     def watching(self, path: Path) -> Iterator[None]:
-        """A write below ``path`` goes on inside."""
+        """A read or write below ``path`` goes on inside."""
         if self._pid != os.getpid():  # threads do not survive a fork
             self._pid = os.getpid()
             threading.Thread(target=self._watch, name="ddaudit-storage", daemon=True).start()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddaudit.evidence.events import node_path, split_line
+from ddaudit.launch.stall import answering
 from ddaudit.worker import Order
 
 __all__ = ["Trail"]
@@ -32,7 +33,7 @@ class _Tape:
         """Hands out the complete lines that were added since the last call."""
         while True:
             try:
-                with self._path.open("rb") as file:
+                with answering(self._path.parents[2]), self._path.open("rb") as file:
                     file.seek(self._offset)
                     data = file.read(CHUNK_BYTES)
             except OSError:
