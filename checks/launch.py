@@ -158,12 +158,20 @@ def _nobody(launch: LaunchFacts) -> Finding:
     states = ", ".join(f"rank {r.rank} {r.state}" + (f" at {r.stuck_at}" if r.stuck_at else "") for r in launch.ranks)
     first = next((r for r in launch.ranks if r.state != "done"), None)
     if launch.timed_out:
-        text = f"no rank is behind the others, yet not all ended within {launch.timeout_s:g} s: {states}"
+        text = (
+            f"no rank is behind the others, yet not all ended within {launch.timeout_s:g} s: {states}{_between(launch)}"
+        )
         id, remedy = "launch.rank-hung", Remedy(text="Raise the step's timeout, or compare the ranks' .stack files.")
     else:
         text = f"ranks lost each other and none failed first: {states}; {_line(first.error if first else None)}"
         id, remedy = "launch.rank-lost", Remedy(text="Look at the network between the ranks and at each rank's log.")
     return _fail(launch, id, text, None, sum(r.state != "done" for r in launch.ranks), remedy)
+
+
+def _between(launch: LaunchFacts) -> str:
+    """What else may be at fault where ranks are on several hosts: a cut link leaves them all waiting alike."""
+    count = len({rank.host for rank in launch.ranks})
+    return f"; which of {count} hosts, or the network between two of them, is not proven" if count > 1 else ""
 
 
 def _fail(launch: LaunchFacts, id: str, text: str, rank: RankOutcome | None, count: int, remedy: Remedy) -> Finding:
@@ -176,7 +184,7 @@ def _fail(launch: LaunchFacts, id: str, text: str, rank: RankOutcome | None, cou
         unit="ranks",
         limit=0,
         limit_source="every rank must run to its end",
-        where=_where(rank) if rank else Where(host=launch.host),
+        where=_where(rank) if rank else Where(host=None if _between(launch) else launch.host),
         evidence=_file(launch, rank, suffix) if rank else None,
         remedy=remedy,
     )

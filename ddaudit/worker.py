@@ -88,6 +88,8 @@ class Order(_Strict):
     store: Store | None = None
     scratch_root: Path | None = None
     """The run folder whose ``scratch`` all hosts share; None: each host has its own."""
+    home: Path | None = None
+    """The folder on this host that takes what the rank writes, where the run folder may be elsewhere."""
     facts: Mapping[str, Any] = Field(default_factory=dict)
     secrets: tuple[str, ...] = Field((), repr=False)
     """Values that no event may hold; told over the socket and never written."""
@@ -99,11 +101,11 @@ class Order(_Strict):
 
     @property
     def events_path(self) -> Path:
-        return self.run_dir / "events" / self.folder / f"{self.name}.jsonl"
+        return (self.home or self.run_dir) / "events" / self.folder / f"{self.name}.jsonl"
 
     @property
     def log_path(self) -> Path:
-        return self.run_dir / "logs" / self.folder / f"{self.name}.log"
+        return (self.home or self.run_dir) / "logs" / self.folder / f"{self.name}.log"
 
     @property
     def stack_path(self) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from ddaudit.errors import EvidenceProblem, LaunchProblem, UsageProblem
 from ddaudit.evidence.events import EventWriter
 from ddaudit.jsonio import dumps
+from ddaudit.launch.stall import answering
 from ddaudit.record import Record, save_record, write_atomically
 from ddaudit.redact import redact_value
 from ddaudit.runbook.model import Plan
@@ -67,9 +68,9 @@ class RunFolder:
         self._journal = self._lock = None
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Adds a line to the journal."""
+        """Adds a line to the journal. Storage that does not answer for a minute ends the process."""
         assert self._journal is not None, "the folder is not open"
-        with writing(self.path):
+        with writing(self.path), answering(self.path):
             if not self.path.is_dir():  # the file is still open, and would take the line to the grave
                 raise FileNotFoundError(errno.ENOENT, "the run folder is gone")
             self._journal.emit(event, **fields)

@@ -4,12 +4,16 @@
 clock). Tensors go to ``<host>-<rank>.bin`` beside it: the bytes are written and flushed first, then a ``tensor`` line
 with offset, length, dtype, shape and CRC32, so a line never points at bytes that are not there. A process killed in
 the middle of a line leaves a partial last line, which readers drop.
+
+Of a run over several hosts the run folder has one file a host and step, ``<host>.node.jsonl``: the lines of all its
+processes as they came, each as ``["<rank>", {...}]``.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 import zlib
@@ -30,10 +34,21 @@ if TYPE_CHECKING:
 
     from ddaudit.evidence.base import JsonEvidence
 
-__all__ = ["EventWriter", "StepValues", "Stream", "read_stream", "read_streams"]
+__all__ = [
+    "EventWriter",
+    "StepValues",
+    "Stream",
+    "node_lines",
+    "node_path",
+    "read_stream",
+    "read_streams",
+    "split_line",
+]
 
 #: A line longer than this is damage, not an event (a step of 4,096 sample ids is about 40 kB).
 MAX_LINE_BYTES = 16 << 20
+NODE_SUFFIX = ".node.jsonl"
+_OWNER = re.compile(rb'\["([0-9]{1,7}(?:-[a-z]{1,20})?)", ')
 NUMBERS = frozenset({float, int})
 DTYPES = frozenset({"float64", "float32", "float16", "int64", "int32", "uint64", "uint8", "bool"})
 
@@ -188,33 +203,78 @@ def _broken_off(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _events(path: Path) -> Iterator[dict[str, Any] | None]:
-    """Yields each line's object, or None for a damaged line."""
+def node_path(folder: Path, host: str) -> Path:
+    """The file of a step's folder that holds the events of all ranks of a host."""
+    return folder / f"{host}{NODE_SUFFIX}"
+
+
+def node_lines(owner: str, lines: bytes) -> bytes:
+    """Whole event lines of one process (``owner``: its rank), as a host's file holds them."""
+    return b"".join(b'["%s", %s]\n' % (owner.encode(), line) for line in lines.splitlines())
+
+
+def split_line(line: bytes) -> tuple[str, bytes] | None:
+    """Whose line of a host's file it is, and the event's own; None for damage."""
+    owned, rest = _OWNER.match(line), line.rstrip()
+    return (owned[1].decode(), rest[owned.end() : -1]) if owned and rest.endswith(b"]") else None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES):
-            try:
-                item = json.loads(line)
-            except (ValueError, RecursionError):
-                item = None
-            yield item if isinstance(item, dict) and isinstance(item.get("event"), str) else None
+            yield line
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """A line's object, or None for a damaged line."""
+    try:
+        item = json.loads(line)
+    except (ValueError, RecursionError):
+        item = None
+    return item if isinstance(item, dict) and isinstance(item.get("event"), str) else None
 
 
 def read_stream(path: Path, packer: _Packer | None = None) -> Stream:
-    """Reads one event file, dropping damaged lines and counting them."""
+    """Reads one process's event file, dropping damaged lines and counting them."""
     pack = packer or _Packer()
     good: list[dict[str, Any]] = []
     damaged = 0
-    for item in _events(path):
-        if item is None:
+    for line in _lines(path):
+        if (item := _event(line)) is None:
             damaged += 1
         else:
             good.append(pack(item))
     return Stream(path.stem, good, folder=path.parent, damaged_lines=damaged)
 
 
+def _node_streams(path: Path, packer: _Packer) -> list[Stream]:
+    """The streams of all processes of a host. A line that is nobody's counts as damage of the first."""
+    by_owner: dict[str, list[dict[str, Any] | None]] = {}
+    nobody = 0
+    for line in _lines(path):
+        if (owned := split_line(line)) is None:
+            nobody += 1
+            continue
+        item = _event(owned[1])
+        by_owner.setdefault(owned[0], []).append(None if item is None else packer(item))
+    host = path.name.removesuffix(NODE_SUFFIX)
+    streams: list[Stream] = []
+    for owner, items in by_owner.items():
+        good = [item for item in items if item is not None]
+        damaged = len(items) - len(good) + (nobody if not streams else 0)
+        streams.append(Stream(f"{host}-{owner}", good, folder=path.parent, damaged_lines=damaged))
+    return streams
+
+
 def read_streams(folder: Path, pattern: str = "*.jsonl") -> list[Stream]:
-    """Reads every event file of a step, ordered by name; an absent folder gives an empty list.
+    """Reads every event file of a step; streams are ordered by name, and an absent folder gives an empty list.
 
     What is no plain file (a pipe would never end) is left out."""
     packer = _Packer()
-    return [read_stream(path, packer) for path in sorted(folder.glob(pattern)) if path.is_file()]
+    streams: list[Stream] = []
+    for path in sorted(folder.glob(pattern)):
+        if path.is_file() and path.name.endswith(NODE_SUFFIX):
+            streams += _node_streams(path, packer)
+        elif path.is_file():
+            streams.append(read_stream(path, packer))
+    return sorted(streams, key=lambda stream: f"{stream.name}.jsonl")

@@ -38,6 +38,9 @@ TICK_S = 0.1
 GRACE_S = 25.0
 #: Schedulers send TERM for the step and for the job: those that come together are one.
 TOGETHER_S = 5.0
+#: A conductor that says nothing this long is stopped or stuck. It is busy, and silent, while it judges a step, which
+#: takes a minute for thousands of ranks; one that is dead or cut off is noticed by TCP, much earlier.
+SILENCE_S = 600.0
 
 
 class Agent:
@@ -54,6 +57,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._signals: list[int] = []
         self._leave_at: float | None = None
+        self._heard_at = time.monotonic()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> int:
@@ -82,6 +86,7 @@ class Agent:
 
     def _obey(self) -> int:
         self._channel = self._join()
+        self._heard_at = time.monotonic()
         self._selector.register(self._channel, selectors.EVENT_READ, "conductor")
         self._selector.register(self._wake_read, selectors.EVENT_READ, "wake")
         try:
@@ -103,6 +108,7 @@ class Agent:
         for key, _ in self._selector.select(TICK_S if self._shipper else 1.0):
             if key.data == "conductor":
                 assert self._channel is not None
+                self._heard_at = time.monotonic()
                 for message, _ in self._channel.receive():
                     if message.get("op") == "end":
                         return int(Exit.PASS)
@@ -114,8 +120,11 @@ class Agent:
         self._tell_signals()
         if self._shipper is not None:
             self._shipper.ship()
-        if self._leave_at is not None and time.monotonic() > self._leave_at:
+        now = time.monotonic()
+        if self._leave_at is not None and now > self._leave_at:
             return int(Exit.TERMINATED)
+        if now > self._heard_at + SILENCE_S:
+            raise Lost(f"nothing was heard of it for {SILENCE_S:.0f} s")
         return None
 
     def _tell_signals(self) -> None:

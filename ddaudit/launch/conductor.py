@@ -24,6 +24,8 @@ REJOIN_S = 5.0
 class FleetLauncher(LocalLauncher):
     """A :class:`LocalLauncher` whose ranks are spread over the hosts of a fleet, block by block: rank 0 is here."""
 
+    by_host = True
+
     def __init__(
         self,
         run_dir: Path,

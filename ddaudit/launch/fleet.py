@@ -11,10 +11,11 @@ from typing import Any
 
 from ddaudit import __version__
 from ddaudit.errors import LaunchProblem
+from ddaudit.launch.home import Home
 from ddaudit.launch.link import ServerLink
 from ddaudit.launch.node import Node
 from ddaudit.launch.place import Place
-from ddaudit.launch.shipping import keep_piece
+from ddaudit.launch.shipping import Keeper
 from ddaudit.launch.states import Sample
 from ddaudit.launch.wire import Channel, Lost, listen
 from ddaudit.network import interface_of
@@ -48,6 +49,8 @@ class Fleet:
         self._strangers: dict[Channel, float] = {}
         self._welcome: Welcome | None = None
         self._run_dir = Path()
+        self._keeper: Keeper | None = None
+        self._home: Home | None = None
         self._local: ServerLink | None = None
         self._pending: list[dict[str, Any]] = []
         self._later: dict[int, list[dict[str, Any]]] = {}
@@ -66,6 +69,8 @@ class Fleet:
     def open(self, run_dir: Path, welcome: Welcome) -> None:
         """Lets agents in: each is sent ``welcome``, and its files go to ``run_dir``."""
         self._run_dir, self._welcome = run_dir, welcome
+        self._keeper = Keeper(run_dir)
+        self._home = Home(lambda message, piece: self._keep(self.host, message, piece))
         for node in self.nodes.values():
             self._greet(node)
 
@@ -96,14 +101,15 @@ class Fleet:
 
     def _run(self, orders: Sequence[Mapping[str, Any]]) -> None:
         hosts = {node.host: node for node in self.nodes.values()}
-        mine = [o for o in orders if o["host"] == self.host]
+        mine: list[Mapping[str, Any]] = [o for o in orders if o["host"] == self.host]
         self._later = {n.rank: [dict(o) for o in orders if o["host"] == h] for h, n in hosts.items()}
         self._later = {rank: theirs for rank, theirs in self._later.items() if theirs}
         self._remaining_until = float(orders[0]["deadline"])
         self._local_over, self._told_over = not mine, False
         for number, theirs in self._later.items():
             self.nodes[number].begin([o["rank"] for o in theirs])
-        assert self._local is not None and mine, "rank 0 is on the conductor's host"
+        assert self._local is not None and self._home is not None and mine, "rank 0 is on the conductor's host"
+        mine = list(self._home.orders(mine))
         if not self._later:
             self._local.send("run", orders=mine)
             return
@@ -131,15 +137,22 @@ class Fleet:
             elif key.data == "wake":
                 os.read(key.fd, 4096)
             elif key.data == "local" and self._local is not None:
-                for event in self._local.read():
+                events = self._local.read()
+                self._ship_own()
+                for event in events:
                     self._take_local(event)
             elif isinstance(key.data, Node):
                 self._hear(key.data)
             elif isinstance(key.data, Channel):
                 self._meet(key.data)
+        self._ship_own()
         self._check_over()
-        events, self._pending = self._pending, []
-        return events
+        told, self._pending = self._pending, []
+        return told
+
+    def _ship_own(self) -> None:
+        if self._home is not None:
+            self._home.ship()
 
     def sample(self, pids: Mapping[int, int]) -> dict[int, Sample | None]:
         """Looks once at the process of each rank, on all hosts; a host that does not answer in time is left out."""
@@ -232,6 +245,7 @@ class Fleet:
     def _greet(self, node: Node) -> None:
         assert self._welcome is not None
         self._tell(node, {"op": "welcome", "host": node.host, **self._welcome})
+        self._tell(node, {"op": "ping", "sent": time.monotonic()})  # its clock is known before its first step
 
     def _hear(self, node: Node) -> None:
         try:
@@ -246,7 +260,7 @@ class Fleet:
         node.heard()
         kind = message["event"]
         if kind == "file":
-            self._keep(node, message, payload)
+            self._keep(node.host, message, payload)
         elif kind == "pong":
             node.measure_clock(message)
         elif kind == "sample":
@@ -263,9 +277,10 @@ class Fleet:
             node.note(message)
             self._pending.append(message)
 
-    def _keep(self, node: Node, message: Mapping[str, Any], payload: bytes) -> None:
+    def _keep(self, host: str, message: Mapping[str, Any], payload: bytes) -> None:
+        assert self._keeper is not None, "agents are let in when the run folder is known"
         try:
-            keep_piece(self._run_dir, node.host, message, payload)
+            self._keeper.keep(host, message, payload)
         except OSError as error:
             raise LaunchProblem(
                 f"cannot write to the run folder: {error.strerror}", where=str(self._run_dir)
@@ -322,6 +337,8 @@ class Fleet:
             self._shut(channel)
         self._selector.close()
         self._listener.close()
+        if self._home is not None:
+            self._home.close()
 
     def missing_agents(self) -> list[int]:
         """Node ranks that never said hello."""

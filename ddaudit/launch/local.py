@@ -57,6 +57,9 @@ class LocalLauncher:
     neither. A module of ``preload`` that does not import is left to the ranks; torch itself must.
     """
 
+    by_host = False
+    """Whether events come to the run folder in one file a host."""
+
     def __init__(self, run_dir: Path, *, torch: bool, device: str = "cpu", preload: Sequence[str] = TRAINING) -> None:
         if not run_dir.is_dir():
             raise LaunchProblem("the run folder does not exist", where=str(run_dir))
@@ -128,6 +131,7 @@ class LocalLauncher:
             interrupted=lambda: self._interrupted,
             on_progress=on_progress,
             clock_offsets_s=self._clock_offsets_s(),
+            by_host=self.by_host,
         )
         whole = False
         try:

@@ -1,4 +1,9 @@
-"""Event and log files on their way from a node to the conductor's run folder: piece by piece, as they grow."""
+"""Event and log files on their way from a node to the conductor's run folder: piece by piece, as they grow.
+
+Ranks write on their own host, each to its own files. In the run folder, which may be on storage that all hosts share,
+the events of a host's ranks are one file (:func:`~ddaudit.evidence.events.node_path`); tensor bytes, output and stacks
+keep theirs, made when there is something in them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ddaudit.evidence.events import MAX_LINE_BYTES, node_lines, node_path
+from ddaudit.launch.stall import answering
 from ddaudit.launch.wire import MAX_PAYLOAD_BYTES, Lost
 
-__all__ = ["Shipper", "keep_piece"]
+__all__ = ["Keeper", "Shipper"]
 
 #: Files of a rank, by what ``Order`` calls them. Anything else is not taken.
-_PATH = re.compile(r"(?:events|logs)/[A-Za-z0-9_-]{1,64}(?:\.[a-z]+\d+){0,3}/(?P<host>[A-Za-z0-9_-]{1,60})-\d{1,7}"
-                   r"\.(?:jsonl|bin|log|stack)")  # fmt: skip
+_PATH = re.compile(r"(?:events|logs)/[A-Za-z0-9_-]{1,64}(?:\.[a-z]+\d+){0,3}/(?P<host>[A-Za-z0-9_-]{1,60})-"
+                   r"(?P<owner>\d{1,7}(?:-[a-z]{1,20})?)\.(?P<kind>jsonl|bin|log|stack)")  # fmt: skip
 
 
 class Shipper:
@@ -53,24 +60,46 @@ class Shipper:
         self._sent[path] = offset
 
 
-def keep_piece(run_dir: Path, host: str, message: Mapping[str, Any], piece: bytes) -> None:
-    """Appends a piece that the agent of ``host`` sent to its file in the run folder.
+class Keeper:
+    """Puts what comes from the hosts into the run folder. One for each run: a single process writes there."""
 
-    Raises:
-        Lost: it names a file that is not one of that host's ranks', or does not continue what is there.
-        OSError: the run folder is full, read-only or gone.
-    """
-    path, offset = message.get("path"), message.get("offset")
-    named = _PATH.fullmatch(path) if isinstance(path, str) else None
-    if named is None or named["host"] != host or not isinstance(offset, int):
-        raise Lost(f"it sent a file that is not a rank's of {host}")
-    target = run_dir / str(path)
-    if not run_dir.is_dir():  # a run folder that was removed must not come back
-        raise FileNotFoundError(2, "the run folder is gone")
-    target.parent.parent.mkdir(exist_ok=True)
-    target.parent.mkdir(exist_ok=True)
-    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(handle, "ab") as file:
-        if os.fstat(handle).st_size != offset:
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._received: dict[str, int] = {}
+        self._begun: dict[str, bytes] = {}
+        """By event file, the line whose end has not come yet; that of a rank killed within it never does."""
+
+    def keep(self, host: str, message: Mapping[str, Any], piece: bytes) -> None:
+        """Appends a piece that ``host`` sent.
+
+        Raises:
+            Lost: it names a file that is not one of that host's ranks', or does not continue what is there.
+            OSError: the run folder is full, read-only or gone.
+        """
+        path, offset = message.get("path"), message.get("offset")
+        named = _PATH.fullmatch(path) if isinstance(path, str) else None
+        if named is None or named["host"] != host or not isinstance(offset, int):
+            raise Lost(f"it sent a file that is not a rank's of {host}")
+        if offset != self._received.get(named[0], 0):
             raise Lost(f"a piece of {path} is missing")
-        file.write(piece)
+        self._received[named[0]] = offset + len(piece)
+        target = self._run_dir / named[0]
+        if named["kind"] == "jsonl":
+            whole, found, rest = (self._begun.pop(named[0], b"") + piece).rpartition(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise Lost(f"it sent a line of more than {MAX_LINE_BYTES} bytes")
+            self._begun[named[0]] = rest
+            target, piece = node_path(target.parent, host), node_lines(named["owner"], whole + found)
+        if piece:
+            with answering(self._run_dir):
+                self._append(target, piece)
+
+    def _append(self, target: Path, piece: bytes) -> None:
+        if not self._run_dir.is_dir():  # a run folder that was removed must not come back
+            raise FileNotFoundError(2, "the run folder is gone")
+        target.parent.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(exist_ok=True)
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(handle, "ab", buffering=0) as file:
+            while piece:  # a disk that fills up takes a part and raises at the rest
+                piece = piece[file.write(piece) :]

@@ -89,7 +89,8 @@ class _Watched:
 
 
 class StepRun:
-    """Drives one step over a :class:`ServerLink`; :meth:`run` blocks until no process of it is left."""
+    """Drives one step over a :class:`ServerLink`; :meth:`run` blocks until no process of it is left. ``by_host``: the
+    run folder has one event file a host, not a rank."""
 
     def __init__(
         self,
@@ -99,12 +100,14 @@ class StepRun:
         interrupted: Callable[[], bool],
         on_progress: Callable[[Progress], None],
         clock_offsets_s: Mapping[str, float] | None = None,
+        by_host: bool = False,
     ) -> None:
         self._link = link
         self._orders = orders
         self._offsets = dict(clock_offsets_s or {})
+        trails = Trail.of_hosts(orders) if by_host else {o.rank: Trail(o.events_path) for o in orders}
         self._ranks = {
-            o.rank: _Watched(o, Trail(o.events_path), clock_offset_s=self._offsets.get(o.host, 0.0)) for o in orders
+            o.rank: _Watched(o, trails[o.rank], clock_offset_s=self._offsets.get(o.host, 0.0)) for o in orders
         }
         self._hosts = {o.rank: o.host for o in orders} if len({o.host for o in orders}) > 1 else {}
         self._interrupted = interrupted

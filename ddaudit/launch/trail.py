@@ -1,12 +1,16 @@
-"""Reading a rank's event file while it grows: how far it is, and what it said last."""
+"""Reading event files of ranks and hosts while they grow: how far a rank is, and what it said last."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from ddaudit.evidence.events import node_path, split_line
+from ddaudit.launch.stall import answering
+from ddaudit.worker import Order
 
 __all__ = ["Trail"]
 
@@ -17,11 +21,40 @@ _TOLD = frozenset({"start", "enter", "error", "collectives", "end"})
 CHUNK_BYTES = 4 << 20
 
 
+class _Tape:
+    """One event file that grows, of one rank or of all ranks of a host, read once for all who want it."""
+
+    def __init__(self, path: Path, *, node: bool) -> None:
+        self._path, self._node = path, node
+        self._offset = 0
+        self.takers: dict[str, Callable[[bytes], None]] = {}
+
+    def read(self) -> None:
+        """Hands out the complete lines that were added since the last call."""
+        while True:
+            try:
+                with answering(self._path.parents[2]), self._path.open("rb") as file:
+                    file.seek(self._offset)
+                    data = file.read(CHUNK_BYTES)
+            except OSError:
+                return
+            whole = data.rfind(b"\n") + 1
+            self._offset += whole if whole or len(data) < CHUNK_BYTES else len(data)
+            for line in data[:whole].splitlines():
+                self._hand_out(line)
+            if len(data) < CHUNK_BYTES or not self._node:
+                return
+
+    def _hand_out(self, line: bytes) -> None:
+        owned = split_line(line) if self._node else ("", line)
+        if owned is not None and (take := self.takers.get(owned[0])) is not None:
+            take(owned[1])
+
+
 class Trail:
-    """The readable part of one event file so far. A file that is missing, or vanishes, leaves what was read."""
+    """The readable part of one rank's events so far. A file that is missing, or vanishes, leaves what was read."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.last_event: str | None = None
         self.last_step: int | None = None
         self.phases: list[str] = []
@@ -30,7 +63,20 @@ class Trail:
         self.groups: Mapping[str, Mapping[str, Any]] = {}
         self.reports = 0
         self.ended = False
-        self._offset = 0
+        self._follow(_Tape(path, node=False), "")
+
+    def _follow(self, tape: _Tape, owner: str) -> None:
+        self._tape = tape
+        tape.takers[owner] = self._take
+
+    @classmethod
+    def of_hosts(cls, orders: Sequence[Order]) -> dict[int, Trail]:
+        """By rank, the trails of a step whose hosts have one event file each."""
+        tapes = {o.host: _Tape(node_path(o.events_path.parent, o.host), node=True) for o in orders}
+        found = {o.rank: cls(o.events_path) for o in orders}
+        for order in orders:
+            found[order.rank]._follow(tapes[order.host], str(order.rank))
+        return found
 
     def place(self, *, positions: bool) -> tuple[object, ...]:
         """What changes when the rank gets on: compare two looks to tell a slow rank from a stuck one.
@@ -42,16 +88,7 @@ class Trail:
 
     def read(self) -> None:
         """Takes in the complete lines that were added since the last call."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(CHUNK_BYTES)
-        except OSError:
-            return
-        whole = data.rfind(b"\n") + 1
-        self._offset += whole if whole or len(data) < CHUNK_BYTES else len(data)
-        for line in data[:whole].splitlines():
-            self._take(line)
+        self._tape.read()
 
     def _take(self, line: bytes) -> None:
         named = _NAME.match(line)

@@ -7,7 +7,6 @@ import runpy
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -104,5 +103,5 @@ def _close(context: ProbeContext, params: WatchParams, root: Path, code: int) ->
         script |= dict.fromkeys(("single", "baseline"), other.model_dump(mode="json"))
     if resume is not None:
         script["resume"] = resume.model_dump(mode="json")
-    with EventWriter(context.events.path.with_name(f"watch-{int(time.time())}.jsonl")) as writer:
+    with EventWriter(context.events.path.with_name(f"{context.events.path.stem}-watch.jsonl")) as writer:
         writer.emit("script", script=script)

@@ -83,6 +83,13 @@ def test_ranks_that_nothing_tells_apart_are_reported_without_accusing_one() -> N
     (lost,) = ask(TAKEN_ALONG, rank(1, "exited", exit_code=65, error="RuntimeError: Connection reset by peer"))
     assert (hung.id, hung.where.rank) == ("launch.rank-hung", None) and "a.py:1 in f" in hung.text
     assert (lost.id, lost.where.rank) == ("launch.rank-lost", None) and "Connection" in lost.text
+    assert hung.where.host == "node1"
+
+
+def test_ranks_of_two_hosts_that_wait_alike_accuse_neither_host() -> None:
+    there = rank(1, "sleeping").model_copy(update={"host": "node2"})
+    (hung,) = ask(rank(0, "sleeping"), there, timed_out=True)
+    assert hung.where.host is None and "2 hosts, or the network between two of them, is not proven" in hung.text
 
 
 def test_a_users_mistake_is_an_error_and_an_interrupt_a_skip_neither_a_fault() -> None:

@@ -159,6 +159,8 @@ def test_a_node_that_comes_late_is_waited_for_by_name_and_takes_part(site: Site)
     assert [h for _, _, h in ids(answer)].count("node1-2") == 2
     assert [told(p)[0] for p in (first, late)] == [0, 0]
     assert (site.run_dir / "logs" / "second" / "node1-2-2.log").read_text() == "hello from node1-2\n"
+    files = sorted(p.name for p in (site.run_dir / "events" / "second").iterdir())
+    assert files == ["launcher.jsonl", *(f"{host}.node.jsonl" for host in ("node0", "node1-2", "node1"))]
 
 
 def test_a_lost_agent_is_named_the_finished_step_stands_and_the_run_goes_on_later(site: Site):
@@ -184,7 +186,7 @@ def test_a_lost_agent_is_named_the_finished_step_stands_and_the_run_goes_on_late
 def test_when_the_conductor_dies_its_agents_leave_with_their_ranks_and_the_folder_can_be_read(site: Site):
     conductor, agent = site.start(0, 2), site.start(1, 2)
     rank = wait(lambda: site.ran("second", "node1"))
-    wait(lambda: (site.run_dir / "events" / "second" / "node1-1.jsonl").exists())
+    wait(lambda: (site.run_dir / "events" / "second" / "node1.node.jsonl").exists())
     conductor.kill()
     code, _, err = told(agent)
     assert code == 3 and "conductor" in err and "was lost" in err

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddaudit.launch.shipping import Shipper, keep_piece
+from ddaudit.launch.shipping import Keeper, Shipper
 from ddaudit.launch.wire import HEAD, Channel, Lost
 
 
@@ -63,10 +63,11 @@ def test_a_peer_that_hangs_up_is_lost(pair: tuple[Channel, socket.socket]):
 def ship(source: Path, target: Path) -> list[str]:
     """One round of shipping; returns the paths in the order sent."""
     order: list[str] = []
+    keeper = Keeper(target)
 
     def send(message: Any, piece: bytes) -> None:
         order.append(message["path"])
-        keep_piece(target, "n1", message, piece)
+        keeper.keep("n1", message, piece)
 
     shipper = Shipper(source, "s", send)
     shipper.ship()
@@ -91,14 +92,15 @@ def test_tensor_bytes_travel_before_the_lines_that_point_at_them(tmp_path: Path)
 )  # fmt: skip
 def test_only_files_of_its_own_ranks_are_taken_from_a_host(tmp_path: Path, path: str | None):
     with pytest.raises(Lost, match="not a rank's"):
-        keep_piece(tmp_path, "n1", {"path": path, "offset": 0}, b"x")
+        Keeper(tmp_path).keep("n1", {"path": path, "offset": 0}, b"x")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_piece_that_does_not_continue_its_file_is_refused(tmp_path: Path):
-    keep_piece(tmp_path, "n1", {"path": "logs/s/n1-0.log", "offset": 0}, b"abc")
+    keeper = Keeper(tmp_path)
+    keeper.keep("n1", {"path": "logs/s/n1-0.log", "offset": 0}, b"abc")
     with pytest.raises(Lost, match="missing"):
-        keep_piece(tmp_path, "n1", {"path": "logs/s/n1-0.log", "offset": 7}, b"x")
+        keeper.keep("n1", {"path": "logs/s/n1-0.log", "offset": 7}, b"x")
 
 
 def test_a_link_in_the_run_folder_is_not_followed(tmp_path: Path):
@@ -106,11 +108,11 @@ def test_a_link_in_the_run_folder_is_not_followed(tmp_path: Path):
     (tmp_path / "run" / "logs" / "s").mkdir(parents=True)
     (tmp_path / "run" / "logs" / "s" / "n1-0.log").symlink_to(outside)
     with pytest.raises(OSError):
-        keep_piece(tmp_path / "run", "n1", {"path": "logs/s/n1-0.log", "offset": 0}, b"x")
+        Keeper(tmp_path / "run").keep("n1", {"path": "logs/s/n1-0.log", "offset": 0}, b"x")
     assert not outside.exists()
 
 
 def test_a_run_folder_that_was_removed_does_not_come_back(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
-        keep_piece(tmp_path / "gone", "n1", {"path": "logs/s/n1-0.log", "offset": 0}, b"x")
+        Keeper(tmp_path / "gone").keep("n1", {"path": "logs/s/n1-0.log", "offset": 0}, b"x")
     assert not (tmp_path / "gone").exists()
