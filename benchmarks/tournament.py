@@ -74,69 +74,69 @@ def play(fleet: Fleet, most_rounds: int, score: Score) -> None:
     score.accused += len(accused.members) + len(accused.links)
     score.right += len(fleet.bad & set(accused.members)) + len(fleet.links & set(accused.links))
     score.rounds += min(most_rounds, fleet.members - 1 + fleet.members % 2) + extra
-    met, all_pairs = coverage(fleet.members, list(costs))
-    score.tested, score.pairs = score.tested + met, score.pairs + all_pairs
+    pairs_met, all_pairs = coverage(fleet.members, list(costs))
+    score.tested, score.pairs = score.tested + pairs_met, score.pairs + all_pairs
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``kind`` is "rail", "node", "port" or "link"; a rail has no members, a node no rail."""
+
+    kind: str
+    rail: int | None = None
+    members: tuple[int, ...] = ()
 
 
 @dataclass
 class RailFleet:
-    """What is wrong with a simulated fleet of several rails: ("rail", r), ("node", m), ("port", (m, r)) or
-    ("link", (r, pair))."""
+    """What is wrong with a simulated fleet of several rails."""
 
     members: int
     rails: int
-    wrong: set[tuple[str, object]]
+    wrong: set[Fault]
     chance: random.Random
 
     @classmethod
     def made_of(cls, members: int, rails: int, chance: random.Random) -> RailFleet:
         """At most one rail is bad, and no member has two faults: those are one fault of another kind."""
-        wrong: set[tuple[str, object]] = set()
+        wrong: set[Fault] = set()
         picked = iter(chance.sample(range(members), min(members, 8)))
         kinds = ["node", "port", "link", "rail"]
-        sound = list(range(rails))
         for _ in range(chance.randrange(0, min(4, members // 4 + 1))):
-            kind = chance.choice(kinds if len(sound) > 1 else kinds[:3])
+            kind, rail = chance.choice(kinds), chance.randrange(rails)
             if kind == "rail":
                 kinds.remove("rail")
-                wrong.add(("rail", sound.pop(chance.randrange(len(sound)))))
-            elif kind == "node":
-                wrong.add(("node", next(picked)))
-            elif kind == "port":
-                wrong.add(("port", (next(picked), chance.choice(sound))))
+                wrong.add(Fault("rail", rail))
+            elif kind == "link":
+                wrong.add(Fault("link", rail, tuple(sorted((next(picked), next(picked))))))
             else:
-                first, second = sorted((next(picked), next(picked)))
-                wrong.add(("link", (chance.choice(sound), (first, second))))
+                wrong.add(Fault(kind, rail if kind == "port" else None, (next(picked),)))
         return cls(members, rails, wrong, chance)
 
     def meet(self, rail: int, pair: Pair) -> float:
-        faults = {("rail", rail), ("link", (rail, pair)), *(("node", m) for m in pair)}
-        faults |= {("port", (m, rail)) for m in pair}
+        faults = {Fault("rail", rail), Fault("link", rail, pair)}
+        faults |= {f for m in pair for f in (Fault("node", None, (m,)), Fault("port", rail, (m,)))}
         slow = SLOW if faults & self.wrong else 1.0
         burst = SLOW if self.chance.random() < BURST else 1.0
         return slow * burst * max(0.5, self.chance.gauss(1.0, NOISE))
 
-    def findable(self, costs: Mapping[int, Mapping[Pair, float]]) -> set[tuple[str, object]]:
-        """Faults that a tournament can show: a port or link on a bad rail, or a link of a bad end, is hidden, one that
-        never met was not tested, and a node needs two sound rails to be told from a port."""
-        bad_rails = {what for kind, what in self.wrong if kind == "rail"}
+    def findable(self, costs: Mapping[int, Mapping[Pair, float]]) -> set[Fault]:
+        """Faults that a tournament can show: ports and links of a bad rail are hidden, a link that never met was not
+        tested, and a node needs two sound rails to be told from a port."""
+        bad_rails = {f.rail for f in self.wrong if f.kind == "rail"}
         sound = [rail for rail in range(self.rails) if rail not in bad_rails]
-        found: set[tuple[str, object]] = set()
-        for kind, what in self.wrong:
-            if kind == "node" and len(sound) == 1:
-                found.add(("port", (what, sound[0])))
-            elif kind == "port" and what[1] not in bad_rails:  # type: ignore[index]
-                found.add((kind, what))
-            elif kind == "link" and what[0] not in bad_rails and what[1] in costs[what[0]]:  # type: ignore[index]
-                found.add((kind, what))
-            elif kind in ("rail", "node"):
-                found.add((kind, what))
+        found = {f for f in self.wrong if f.kind == "rail"}
+        for fault in self.wrong:
+            if fault.kind == "node":
+                found.add(fault if len(sound) > 1 else Fault("port", sound[0], fault.members))
+            elif fault.rail in sound and (fault.kind == "port" or fault.members in costs[sound[0]]):
+                found.add(fault)
         return found
 
 
 def play_rails(fleet: RailFleet, most_rounds: int, score: Score) -> None:
     """One tournament on every rail at once, with its confirmation, added to the score."""
-    played = [met for met in islice(rounds(fleet.members), most_rounds)]
+    played = list(islice(rounds(fleet.members), most_rounds))
     costs = {rail: {p: fleet.meet(rail, p) for met in played for p in met} for rail in range(fleet.rails)}
     found = suspect_rails(costs, factor=FACTOR)
     again: dict[int, dict[Pair, list[float]]] = {}
@@ -144,16 +144,16 @@ def play_rails(fleet: RailFleet, most_rounds: int, score: Score) -> None:
     for rail, pair in ((rail, pair) for met in extra for rail, pairs in met.items() for pair in pairs):
         again.setdefault(rail, {}).setdefault(pair, []).append(fleet.meet(rail, pair))
     told = confirm_rails(found, costs, again, factor=FACTOR)
-    accused: set[tuple[str, object]] = {("rail", r) for r in told.rails} | {("node", m) for m in told.nodes}
-    accused |= {("port", port) for port in told.ports} | {("link", link) for link in told.links}
+    accused = {Fault("rail", r) for r in told.rails} | {Fault("node", None, (m,)) for m in told.nodes}
+    accused |= {Fault("port", r, (m,)) for m, r in told.ports} | {Fault("link", r, pair) for r, pair in told.links}
     wanted = fleet.findable(costs)
     score.wanted += len(wanted)
     score.found += len(wanted & accused)
     score.accused += len(accused)
     score.right += len(wanted & accused)
     score.rounds += len(played) + len(extra)
-    met_pairs, all_pairs = coverage(fleet.members, list(costs[0]))
-    score.tested, score.pairs = score.tested + met_pairs, score.pairs + all_pairs
+    pairs_met, all_pairs = coverage(fleet.members, list(costs[0]))
+    score.tested, score.pairs = score.tested + pairs_met, score.pairs + all_pairs
 
 
 def main() -> None:

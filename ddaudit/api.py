@@ -33,6 +33,8 @@ from ddaudit.evidence import (
     Neighbour,
     PairTime,
     Prediction,
+    RailAccused,
+    RailSuspects,
     RankOutcome,
     RankPlace,
     RankSettings,
@@ -50,7 +52,9 @@ from ddaudit.evidence import (
     WrongResult,
     Xid,
     confirm,
+    confirm_rails,
     suspect,
+    suspect_rails,
 )
 from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
 from ddaudit.evidence.checkpoint_words import meaning_of, status_of
@@ -114,6 +118,8 @@ __all__ = [
     "Position",
     "Prediction",
     "ProbeContext",
+    "RailAccused",
+    "RailSuspects",
     "RankOutcome",
     "RankPlace",
     "RankSettings",
@@ -138,6 +144,7 @@ __all__ = [
     "Xid",
     "check",
     "confirm",
+    "confirm_rails",
     "draft",
     "exhibit",
     "fail",
@@ -147,6 +154,7 @@ __all__ = [
     "skip",
     "status_of",
     "suspect",
+    "suspect_rails",
     "warn",
     "window_code",
 ]

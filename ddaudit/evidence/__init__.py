@@ -14,6 +14,7 @@ from ddaudit.evidence.job import JobNumbers, JobPlan, MemoryFloor
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.links import Interface, LinkTrials, Meeting
 from ddaudit.evidence.measures import Measure, Measures
+from ddaudit.evidence.rails import RailAccused, RailSuspects, confirm_rails, suspect_rails
 from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
 from ddaudit.evidence.settings import RankSettings, SettingsReport
@@ -52,6 +53,8 @@ __all__ = [
     "Neighbour",
     "PairTime",
     "Prediction",
+    "RailAccused",
+    "RailSuspects",
     "RankOutcome",
     "RankPlace",
     "RankSettings",
@@ -71,8 +74,10 @@ __all__ = [
     "algbw_gbps",
     "busbw_gbps",
     "confirm",
+    "confirm_rails",
     "fit_alpha_beta",
     "read_stream",
     "read_streams",
     "suspect",
+    "suspect_rails",
 ]
