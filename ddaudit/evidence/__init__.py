@@ -15,7 +15,7 @@ from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.evidence.links import Interface, LinkTrials, Meeting
 from ddaudit.evidence.measures import Measure, Measures
 from ddaudit.evidence.rails import RailAccused, RailSuspects, confirm_rails, suspect_rails
-from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
+from ddaudit.evidence.scheduler import JobPlacement, LaunchLedger, RankStart, SchedulerFacts
 from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
 from ddaudit.evidence.settings import RankSettings, SettingsReport
 from ddaudit.evidence.tournament import Accused, Suspects, confirm, suspect
@@ -41,6 +41,7 @@ __all__ = [
     "Interface",
     "Job",
     "JobNumbers",
+    "JobPlacement",
     "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
