@@ -146,8 +146,8 @@ class _Field:
             for _ in range(WORK_CALLS):
                 matrix = matrix @ matrix
             synchronize(self.device)
-            if self._planted("slow-host"):
-                time.sleep(PLANT_S)
+            if self._planted("slow-host"):  # in proportion, so that a busy machine does not hide it
+                time.sleep(max(PLANT_S, 8 * (time.perf_counter() - began)))
             if number:  # the first pass warms up
                 seconds.append(time.perf_counter() - began)
         if self.me is not None:
