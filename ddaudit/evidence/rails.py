@@ -45,10 +45,6 @@ class RailSuspects:
     by_rail: Mapping[int, Suspects] = field(default_factory=dict)
     typical: float = 0.0
 
-    def doubtful(self) -> set[int]:
-        """Members that are suspected, or at the end of a suspected link, on any rail."""
-        return {m for found in self.by_rail.values() for m in found.doubtful()}
-
 
 def suspect_rails(costs: Costs, *, factor: float, share: float = 0.6) -> RailSuspects:
     """Which rails, and which members and links of the other rails, are worth a second look.
@@ -80,8 +76,8 @@ def repeat_rounds(found: RailSuspects, members: int, *, partners: int = 2) -> li
     plans: dict[int, list[list[Pair]]] = {
         rail: confirmation_rounds(suspects, members, partners=partners) for rail, suspects in found.by_rail.items()
     }
-    swaps = [[pair] for pair in _swapped(found, members)]
     if found.rails and found.by_rail:
+        swaps = [[pair] for pair in _swapped(found, members)]
         for rail in (*found.rails, _sound(found)):
             plans[rail] = [*plans.get(rail, []), *swaps]
     longest = zip_longest(*plans.values(), fillvalue=())
@@ -94,10 +90,13 @@ def _sound(found: RailSuspects) -> int:
 
 
 def _swapped(found: RailSuspects, members: int) -> list[Pair]:
-    doubtful = found.doubtful()
-    good = [m for m in range(members) if m not in doubtful]
-    ring = [tuple(sorted((a, b))) for a, b in zip(good, [*good[1:], *good[:1]], strict=True) if a != b]
-    return [(a, b) for a, b in dict.fromkeys(ring)][:SWAPS]
+    """Neighbours of whom nobody is suspected with everybody, and who were quick with each other on the sound rail. In a
+    large fleet chance puts nearly every member at the end of some suspected link, so links rule out pairs only."""
+    bad = {m for suspects in found.by_rail.values() for m in suspects.members}
+    slow = set(found.by_rail[_sound(found)].links)
+    good = [m for m in range(members) if m not in bad]
+    ring = [(min(a, b), max(a, b)) for a, b in zip(good, [*good[1:], *good[:1]], strict=True) if a != b]
+    return [pair for pair in dict.fromkeys(ring) if pair not in slow][:SWAPS]
 
 
 @dataclass(frozen=True)

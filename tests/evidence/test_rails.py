@@ -80,6 +80,13 @@ def test_no_meetings_suspect_nobody():
     assert suspect_rails({}, factor=3).rails == () and repeat_rounds(suspect_rails({0: {}}, factor=3), 4) == []
 
 
+def test_a_bad_rail_is_named_where_chance_left_every_member_with_one_slow_meeting():
+    def slow(rail: int, pair: Pair) -> bool:
+        return rail == 1 or (pair[1] == pair[0] + 1 and pair[0] % 2 == 0)
+
+    assert set(judged(8, 4, slow, later=lambda rail, pair: rail == 1).rails) == {1}
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(8, 16), st.integers(2, 8), st.integers(0, 10_000))
 def test_simulated_fleets_of_rails_with_noise_and_bursts_are_judged_rightly(members: int, rails: int, seed: int):
