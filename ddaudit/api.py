@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Interface,
         Job,
         JobNumbers,
+        JobPlacement,
         JobPlan,
         JsonEvidence,
         LaunchFacts,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
         Neighbour,
         PairTime,
         Prediction,
+        RailAccused,
+        RailSuspects,
         RankOutcome,
         RankPlace,
         RankSettings,
@@ -55,7 +58,9 @@ if TYPE_CHECKING:
         WrongResult,
         Xid,
         confirm,
+        confirm_rails,
         suspect,
+        suspect_rails,
     )
     from ddaudit.evidence.checkpoint import CheckpointDiff, CheckpointFacts, Fault, NameSeen, Position, StepValue
     from ddaudit.evidence.checkpoint_words import meaning_of, status_of
@@ -96,6 +101,7 @@ __all__ = [
     "Interface",
     "Job",
     "JobNumbers",
+    "JobPlacement",
     "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
@@ -119,6 +125,8 @@ __all__ = [
     "Position",
     "Prediction",
     "ProbeContext",
+    "RailAccused",
+    "RailSuspects",
     "RankOutcome",
     "RankPlace",
     "RankSettings",
@@ -143,6 +151,7 @@ __all__ = [
     "Xid",
     "check",
     "confirm",
+    "confirm_rails",
     "draft",
     "exhibit",
     "fail",
@@ -152,6 +161,7 @@ __all__ = [
     "skip",
     "status_of",
     "suspect",
+    "suspect_rails",
     "warn",
     "window_code",
 ]
@@ -160,10 +170,11 @@ __getattr__ = offered(__name__, {
     "ddaudit.context": "ProbeContext",
     "ddaudit.evidence":
         "SERIES Accused Array ArrayEvidence CheckpointWritten CollectivePoint CollectiveSweep CommandRun Device "
-        "DeviceProcess DeviceReport Evidence Fit ForecastFacts HostLoad Interface Job JobNumbers JobPlan "
+        "DeviceProcess DeviceReport Evidence Fit ForecastFacts HostLoad Interface Job JobNumbers JobPlacement JobPlan "
         "JsonEvidence LaunchFacts LaunchLedger LinkTrials Measure Measures Meeting Neighbour PairTime Prediction "
-        "RankOutcome RankPlace RankSettings RankStart ResumeFacts SchedulerFacts SettingsReport Spread Stream "
-        "Suspects TensorCapture TrainingTrace WatchedRank WatchedScript WrongResult Xid confirm suspect",
+        "RailAccused RailSuspects RankOutcome RankPlace RankSettings RankStart ResumeFacts SchedulerFacts SettingsReport Spread Stream "
+        "Suspects TensorCapture TrainingTrace WatchedRank WatchedScript WrongResult Xid confirm "
+        "confirm_rails suspect suspect_rails",
     "ddaudit.evidence.checkpoint": "CheckpointDiff CheckpointFacts Fault NameSeen Position StepValue",
     "ddaudit.evidence.checkpoint_words": "meaning_of status_of",
     "ddaudit.evidence.costs": "ComputeCosts LoaderCosts MatmulRate MemoryCosts MemoryTrade",

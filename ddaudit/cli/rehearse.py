@@ -39,6 +39,6 @@ def show(plan: Plan, world_size: int, as_json: bool) -> int:
         axes = " x ".join(f"{name} {extent}" for name, extent in row.axes.items())
         batch = f"N={row.replicas} B_local={row.micro_batch} A={row.accumulation} global {row.global_batch}"
         held = row.shard_bytes if row.shard_bytes is not None else row.whole_bytes
-        kind = "a shard of" if row.shard_bytes is not None else "unsharded"
-        click.echo(f"  {row.step:<22} {axes}: {batch}; {kind} parameters {(held or 0) / 1e6:.3f} MB")
+        kind = "rank 0's shard of the parameters" if row.shard_bytes is not None else "parameters of the whole model"
+        click.echo(f"  {row.step:<22} {axes}: {batch}; {kind} {(held or 0) / 1e6:.3f} MB")
     return code

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ddaudit.evidence.launch import LaunchFacts, RankOutcome
     from ddaudit.evidence.links import Interface, LinkTrials, Meeting
     from ddaudit.evidence.measures import Measure, Measures
-    from ddaudit.evidence.scheduler import LaunchLedger, RankStart, SchedulerFacts
+    from ddaudit.evidence.rails import RailAccused, RailSuspects, confirm_rails, suspect_rails
+    from ddaudit.evidence.scheduler import JobPlacement, LaunchLedger, RankStart, SchedulerFacts
     from ddaudit.evidence.script import ResumeFacts, WatchedRank, WatchedScript
     from ddaudit.evidence.settings import RankSettings, SettingsReport
     from ddaudit.evidence.tournament import Accused, Suspects, confirm, suspect
@@ -45,6 +46,7 @@ __all__ = [
     "Interface",
     "Job",
     "JobNumbers",
+    "JobPlacement",
     "JobPlan",
     "JsonEvidence",
     "LaunchFacts",
@@ -57,6 +59,8 @@ __all__ = [
     "Neighbour",
     "PairTime",
     "Prediction",
+    "RailAccused",
+    "RailSuspects",
     "RankOutcome",
     "RankPlace",
     "RankSettings",
@@ -76,10 +80,12 @@ __all__ = [
     "algbw_gbps",
     "busbw_gbps",
     "confirm",
+    "confirm_rails",
     "fit_alpha_beta",
     "read_stream",
     "read_streams",
     "suspect",
+    "suspect_rails",
 ]
 
 __getattr__ = offered(__name__, {
@@ -95,7 +101,8 @@ __getattr__ = offered(__name__, {
     "ddaudit.evidence.launch": "LaunchFacts RankOutcome",
     "ddaudit.evidence.links": "Interface LinkTrials Meeting",
     "ddaudit.evidence.measures": "Measure Measures",
-    "ddaudit.evidence.scheduler": "LaunchLedger RankStart SchedulerFacts",
+    "ddaudit.evidence.rails": "RailAccused RailSuspects confirm_rails suspect_rails",
+    "ddaudit.evidence.scheduler": "JobPlacement LaunchLedger RankStart SchedulerFacts",
     "ddaudit.evidence.script": "ResumeFacts WatchedRank WatchedScript",
     "ddaudit.evidence.settings": "RankSettings SettingsReport",
     "ddaudit.evidence.tournament": "Accused Suspects confirm suspect",

@@ -59,13 +59,15 @@ class Interface(_Strict):
 
 class LinkTrials(JsonEvidence):
     """A round-robin tournament. ``members`` are ranks, one of each host (all ranks of one host where there is only
-    one), and ``hosts`` their hosts. ``work_s`` holds each member's times of the same piece of work: passes before the
+    one), ``lanes`` for each rail one rank of every member's host, the first rail's being ``members``, and ``hosts``
+    the hosts of all of them. ``work_s`` holds each member's times of the same piece of work: passes before the
     messages and, where a member was slow in all of those, more of them afterwards. ``left_out`` counts pairs that the
     budget left no time for."""
 
     kind: ClassVar[str] = "links"
 
     members: tuple[int, ...]
+    lanes: tuple[tuple[int, ...], ...] = ()
     hosts: Mapping[int, str]
     rounds: int
     left_out: int = 0
@@ -84,9 +86,11 @@ class LinkTrials(JsonEvidence):
         hosts = {e["rank"]: e["host"] for s in streams for e in s.of("start")}
         ends = [e for s in streams for e in s.of("links-end")]
         members = tuple(heads[0]["members"])
+        lanes = tuple(tuple(lane) for lane in heads[0].get("lanes", [members]))
         return cls(
             members=members,
-            hosts={m: hosts.get(m, "not known") for m in members},
+            lanes=lanes,
+            hosts={rank: hosts.get(rank, "not known") for lane in lanes for rank in lane},
             rounds=max((e["rounds"] for e in ends), default=0),
             left_out=max((e["left_out"] for e in ends), default=0),
             budget_s=heads[0]["budget_s"],

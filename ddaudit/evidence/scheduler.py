@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from ddaudit.evidence.base import JsonEvidence
 from ddaudit.evidence.events import Stream
 
-__all__ = ["LaunchLedger", "RankStart", "SchedulerFacts"]
+__all__ = ["EarlierTry", "JobPlacement", "LaunchLedger", "RankStart", "SchedulerFacts"]
 
 
 class SchedulerFacts(JsonEvidence):
@@ -36,6 +36,54 @@ class SchedulerFacts(JsonEvidence):
     queue_s: float | None = None
     held_s: float | None = None
     absent: str | None = None
+
+
+class EarlierTry(BaseModel):
+    """A try of a job that Slurm ended and queued again. ``seconds`` is how long it held its nodes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    state: str
+    start: str
+    end: str
+    seconds: float
+
+
+class JobPlacement(JsonEvidence):
+    """Where a job's nodes lie and what has become of its allocation so far.
+
+    ``leaves`` maps leaf switches to how many of the job's nodes hang on them, and ``fewest_leaves`` is the smallest
+    number of leaves with as many nodes; empty without a topology, with the reason in ``leaves_absent`` and the nodes by
+    the stems of their names in ``names``. ``tries`` are the earlier ones, None where accounting does not tell them
+    (``tries_absent``). ``idle_s`` runs from the start of the allocation to the first event of this run in it.
+    """
+
+    kind: ClassVar[str] = "placement"
+
+    host: str
+    job_id: str
+    nodes: int
+    names: Mapping[str, int] = {}
+    leaves: Mapping[str, int] = {}
+    fewest_leaves: int | None = None
+    leaves_absent: str | None = None
+    restarts: int | None = None
+    tries: tuple[EarlierTry, ...] | None = None
+    tries_absent: str | None = None
+    requeued_s: float | None = None
+    """Time in the queue between the tries."""
+    devices: int | None = None
+    device_word: str = "devices"
+    idle_s: float | None = None
+
+    @property
+    def lost_s(self) -> float | None:
+        """How long earlier tries held their nodes."""
+        return None if self.tries is None else sum(t.seconds for t in self.tries)
+
+    def device_hours(self, seconds: float) -> str:
+        """What the whole allocation is worth over that time."""
+        return f"{seconds * self.devices / 3600:.2f} {self.device_word[:-1]} hours" if self.devices else "devices n/a"
 
 
 class RankStart(BaseModel):

@@ -1,8 +1,7 @@
 """Finding a bad member of a fleet by pairs: who meets whom, and whom the slow meetings have in common. Pure arithmetic.
 
 A meeting's cost is a time: the larger, the worse. A bad *member* is slow with everybody, a bad *link* is slow between
-two members who are quick with others. Each member's ports (rails) play tournaments of their own: a member that is slow
-on one rail and quick on the next has a bad rail.
+two members who are quick with others. :mod:`ddaudit.evidence.rails` plays one tournament for each rail.
 """
 
 from __future__ import annotations
@@ -11,7 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Accused", "Pair", "Suspects", "confirm", "confirmation_rounds", "coverage", "rounds", "suspect"]
+__all__ = [
+    "Accused",
+    "Pair",
+    "Suspects",
+    "best_costs",
+    "confirm",
+    "confirmation_rounds",
+    "coverage",
+    "rounds",
+    "suspect",
+    "usual_cost",
+]
 
 Pair = tuple[int, int]
 """Two members, the lower first."""
@@ -37,21 +47,38 @@ class Suspects:
     links: tuple[Pair, ...] = ()
     typical: float = 0.0
 
+    def doubtful(self) -> set[int]:
+        """Members that are suspected or at the end of a suspected link."""
+        return set(self.members) | {m for pair in self.links for m in pair}
 
-def suspect(costs: Mapping[Pair, float], *, factor: float, share: float = 0.6) -> Suspects:
-    """Who is worth a second look: a member with ``share`` of its meetings at ``factor`` times the typical cost, worst
-    first; without that member's meetings, the next one; then the slow pairs that are left.
 
-    The typical cost is the median of each member's best meeting: a bad member cannot spoil its partners' best, nor a
-    bad half of a small fleet the median of all.
-    """
+def best_costs(costs: Mapping[Pair, float]) -> dict[int, float]:
+    """What each member's best meeting cost."""
     best: dict[int, float] = {}
     for pair, cost in costs.items():
         for member in pair:
             best[member] = min(cost, best.get(member, cost))
-    if not best:
+    return best
+
+
+def usual_cost(bests: Sequence[float]) -> float | None:
+    """The median of the quicker half of the members' best meetings; None without any."""
+    return median(sorted(bests)[: max(1, (len(bests) + 1) // 2)]) if bests else None
+
+
+def suspect(
+    costs: Mapping[Pair, float], *, factor: float, share: float = 0.6, typical: float | None = None
+) -> Suspects:
+    """Who is worth a second look: a member with ``share`` of its meetings at ``factor`` times the typical cost, worst
+    first; without that member's meetings, the next one; then the slow pairs that are left.
+
+    The typical cost, where none is given, is :func:`usual_cost`: a bad member cannot spoil its partners' best, nor a
+    bad half of a small fleet the median of all.
+    """
+    best = best_costs(costs)
+    typical = usual_cost(list(best.values())) if typical is None else typical
+    if typical is None:
         return Suspects()
-    typical = median(sorted(best.values())[: max(1, (len(best) + 1) // 2)])
     slow = {pair for pair, cost in costs.items() if cost >= factor * typical}
     met: dict[int, set[Pair]] = {m: set() for m in best}
     for pair in slow:
@@ -90,7 +117,7 @@ def confirmation_rounds(found: Suspects, members: int, *, partners: int = 2) -> 
     A suspected member is swapped onto ``partners`` members that nobody suspects; a suspected link is tried again, and
     each of its ends with a member that nobody suspects.
     """
-    doubtful = set(found.members) | {m for pair in found.links for m in pair}
+    doubtful = found.doubtful()
     good = [m for m in range(members) if m not in doubtful] or [m for m in range(members) if m not in found.members]
     wanted: list[Pair] = []
     for number, member in enumerate(found.members):

@@ -15,7 +15,8 @@ from ddaudit.context import ProbeContext
 from ddaudit.device import device_of, synchronize
 from ddaudit.errors import RunbookProblem
 from ddaudit.evidence.links import LinkTrials
-from ddaudit.evidence.tournament import Pair, confirmation_rounds, rounds, suspect
+from ddaudit.evidence.rails import Round, repeat_rounds, suspect_rails
+from ddaudit.evidence.tournament import Pair, rounds
 from ddaudit.network import interface_bytes
 from ddaudit.registry import probe
 
@@ -32,20 +33,22 @@ SLOW_WORK, LATER_S = 1.5, 0.4
 
 class LinksParams(BaseModel):
     """Messages of each of ``sizes`` bytes are sent ``repeats`` times each way in every meeting. No round begins once
-    ``budget_s`` is used up. A meeting is suspicious from ``factor`` times the typical one on, and ``floor_s`` more than
-    it; suspects meet again ``again`` times. ``expected_gbps`` is what every link should deliver, for the checks.
-    ``plant`` breaks something on purpose."""
+    ``budget_s`` is used up. The first ``rails`` ranks of each host play on a rail of their own each, all at the same
+    time: of use where each has a network interface of its own. A meeting is suspicious from ``factor`` times the
+    typical one on, and ``floor_s`` more than it; suspects meet again ``again`` times. ``expected_gbps`` is what every
+    link should deliver, for the checks. ``plant`` breaks something on purpose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sizes: tuple[int, ...] = Field((1 << 20, 4 << 20), min_length=1, max_length=8)
     repeats: int = Field(3, ge=1, le=1000)
     budget_s: float | None = Field(None, gt=0)
+    rails: int = Field(1, ge=1, le=64)
     factor: float = Field(4.0, gt=1)
     floor_s: float = Field(0.02, ge=0)
     again: int = Field(3, ge=1, le=100)
     expected_gbps: float | None = Field(None, gt=0)
-    plant: Literal["none", "slow-link", "slow-port", "slow-host"] = "none"
+    plant: Literal["none", "slow-link", "slow-port", "slow-host", "slow-rail"] = "none"
 
 
 @probe("links", produces=(LinkTrials,), params=LinksParams, where="ranks")
@@ -58,36 +61,37 @@ def links(context: ProbeContext, params: LinksParams) -> None:
     """
     if context.world_size < 2:
         raise RunbookProblem("links between hosts, with one rank", expected="at least 2 ranks, one on each host")
-    members = _members(context)
-    context.events.emit("links", members=members, budget_s=params.budget_s, expected_gbps=params.expected_gbps)
-    field = _Field(context, params, members)
+    lanes = _lanes(context, params.rails)
+    told = {"budget_s": params.budget_s, "expected_gbps": params.expected_gbps}
+    context.events.emit("links", members=lanes[0], lanes=lanes, **told)
+    field = _Field(context, params, lanes)
     before = interface_bytes()
     slow = field.work()
     began = time.monotonic()
-    planned = list(rounds(len(members)))
+    planned = list(rounds(field.count))
     done = 0
     for pairs in planned:
         if not field.in_time(began):
             break
-        field.play(pairs, again=False)
+        field.play(dict.fromkeys(range(len(lanes)), pairs), again=False)
         done += 1
-    found = [suspect(costs, factor=params.factor) for costs in field.costs()]
-    for one in found:
-        for _ in range(params.again):
-            for pairs in confirmation_rounds(one, len(members)):
-                field.play(pairs, again=True)
+    for costs in field.costs():
+        found = suspect_rails(costs, factor=params.factor)
+        for met in repeat_rounds(found, field.count) * params.again:
+            field.play(met, again=True)
     for _ in range(params.again):
         if not slow:
             break
         time.sleep(LATER_S)
         slow = field.work()
-    left_out = sum(len(pairs) for pairs in planned[done:])
+    left_out = sum(len(pairs) for pairs in planned[done:]) * len(lanes)
     context.events.emit("links-end", rounds=done, left_out=left_out)
-    _tell_interfaces(context, members, before)
+    _tell_interfaces(context, lanes[0], before)
 
 
-def _members(context: ProbeContext) -> list[int]:
-    """The first rank of each host; all ranks where there is one host only."""
+def _lanes(context: ProbeContext, rails: int) -> list[list[int]]:
+    """For each rail, one rank of every host, hosts in the order of their first ranks. Where there is one host only,
+    each ``rails`` ranks in a row stand for one."""
     import torch
     import torch.distributed as dist
 
@@ -95,18 +99,23 @@ def _members(context: ProbeContext) -> list[int]:
     told = [torch.zeros_like(mine) for _ in range(context.world_size)]
     dist.all_gather(told, mine)
     names = [int(t.item()) for t in told]
-    firsts = [rank for rank, name in enumerate(names) if names.index(name) == rank]
-    return firsts if len(firsts) > 1 else list(range(context.world_size))
+    hosts = [[rank for rank, name in enumerate(names) if name == one] for one in dict.fromkeys(names)]
+    if len(hosts) == 1:
+        hosts = [hosts[0][at : at + rails] for at in range(0, context.world_size, rails)]
+    return [list(lane) for lane in zip(*hosts, strict=False)][:rails]
 
 
 class _Field:
     """Where the members meet. Every rank plays every round, so that all stay in step; most only watch."""
 
-    def __init__(self, context: ProbeContext, params: LinksParams, members: list[int]) -> None:
+    def __init__(self, context: ProbeContext, params: LinksParams, lanes: list[list[int]]) -> None:
         import torch
 
-        self.context, self.params, self.members = context, params, members
-        self.me = members.index(context.rank) if context.rank in members else None
+        self.context, self.params, self.count = context, params, len(lanes[0])
+        self.rail = next((rail for rail, lane in enumerate(lanes) if context.rank in lane), None)
+        self.lane = lanes[self.rail or 0]
+        self.me = None if self.rail is None else self.lane.index(context.rank)
+        self.rails = len(lanes)
         self.device = device_of(context.device, context.local_rank)
         self.data = {size: torch.zeros(max(1, size // 4), device=self.device) for size in params.sizes}
         self.word = torch.zeros(1, device=self.device)
@@ -137,8 +146,8 @@ class _Field:
             for _ in range(WORK_CALLS):
                 matrix = matrix @ matrix
             synchronize(self.device)
-            if self._planted("slow-host"):
-                time.sleep(PLANT_S)
+            if self._planted("slow-host"):  # in proportion, so that a busy machine does not hide it
+                time.sleep(max(PLANT_S, 8 * (time.perf_counter() - began)))
             if number:  # the first pass warms up
                 seconds.append(time.perf_counter() - began)
         if self.me is not None:
@@ -149,30 +158,34 @@ class _Field:
         import torch
         import torch.distributed as dist
 
-        table = torch.zeros(len(self.members), len(seconds), dtype=torch.float64, device=self.device)
-        if self.me is not None:
-            table[self.me] = torch.tensor(seconds, dtype=torch.float64)
+        places = self.rails * self.count
+        table = torch.zeros(places, len(seconds), dtype=torch.float64, device=self.device)
+        if self.rail is not None and self.me is not None:
+            table[self.rail * self.count + self.me] = torch.tensor(seconds, dtype=torch.float64)
         dist.all_reduce(table)
         rows = table.tolist()
-        for member, mine in enumerate(rows):
-            others = [row for m, row in enumerate(rows) if m != member]
+        for place, mine in enumerate(rows):
+            others = [row for p, row in enumerate(rows) if p != place]
             if others and min(t / median(o[i] for o in others) for i, t in enumerate(mine)) > SLOW_WORK:
                 return True
         return False
 
     def _planted(self, plant: str) -> bool:
-        return self.params.plant == plant and self.me == len(self.members) - 1
+        if plant == "slow-rail":
+            return self.params.plant == plant and self.rail == self.rails - 1
+        return self.params.plant == plant and self.me == self.count - 1
 
-    def play(self, pairs: list[Pair], *, again: bool) -> None:
+    def play(self, met: Round, *, again: bool) -> None:
         import torch.distributed as dist
 
         dist.barrier()
-        for pair in pairs:
+        mine = () if self.rail is None else met.get(self.rail, ())
+        for pair in mine:
             if self.me in pair:
                 self._meet(pair[0] if self.me == pair[1] else pair[1], again)
 
     def _meet(self, other: int, again: bool) -> None:
-        peer, first = self.members[other], self.me is not None and self.me < other
+        peer, first = self.lane[other], self.me is not None and self.me < other
         latency_s = self._ping(peer, first)
         seconds: dict[int, list[float]] = {size: [] for size in self.data}
         for sends in (first, not first):
@@ -209,7 +222,7 @@ class _Field:
 
         began = time.perf_counter()
         link = self.params.plant == "slow-link" and {self.me, other} == {0, 1}
-        if link or self._planted("slow-port"):
+        if link or self._planted("slow-port") or self._planted("slow-rail"):
             time.sleep(PLANT_S)
         dist.send(data, peer)
         dist.recv(self.word, peer)
@@ -223,21 +236,25 @@ class _Field:
             time.sleep(PLANT_S)
         dist.send(self.word, peer)
 
-    def costs(self) -> list[dict[Pair, float]]:
-        """What every pair's meeting cost, the slower direction counting, for large messages and for small ones; the
-        same on every rank. ``floor_s`` is added to all, so that a factor of next to nothing is nothing."""
+    def costs(self) -> list[dict[int, dict[Pair, float]]]:
+        """What every pair's meeting cost on each rail, the slower direction counting, for large messages and for small
+        ones; the same on every rank. ``floor_s`` is added to all, so that a factor of next to nothing is nothing."""
         import torch
         import torch.distributed as dist
 
-        count = len(self.members)
-        table = torch.zeros(count, count, 2, dtype=torch.float64, device=self.device)
+        count = self.count
+        table = torch.zeros(self.rails, count, count, 2, dtype=torch.float64, device=self.device)
         for other, large, small in self.met:
-            table[self.me, other] = torch.tensor([large, small], dtype=torch.float64)
+            table[self.rail, self.me, other] = torch.tensor([large, small], dtype=torch.float64)
         dist.all_reduce(table)
-        worst = torch.maximum(table, table.transpose(0, 1)).tolist()
+        worst = torch.maximum(table, table.transpose(1, 2)).tolist()
         floor_s = self.params.floor_s / (self.params.factor - 1)
-        pairs = [(a, b) for a in range(count) for b in range(a + 1, count) if worst[a][b][0] > 0]
-        return [{p: worst[p[0]][p[1]][kind] + floor_s for p in pairs} for kind in (0, 1)]
+        pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
+        return [
+            {rail: {(a, b): met[a][b][kind] + floor_s for a, b in pairs if met[a][b][0] > 0}
+             for rail, met in enumerate(worst)}
+            for kind in (0, 1)
+        ]  # fmt: skip
 
 
 def _tell_interfaces(context: ProbeContext, members: list[int], before: dict[str, tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""The ``scheduler`` probe: how long this job waited before it ran, as the scheduler itself tells."""
+"""The ``scheduler`` probe: how long this job waited, where its nodes lie and what restarts cost, as Slurm tells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ddaudit.context import ProbeContext
-from ddaudit.evidence.scheduler import LaunchLedger, SchedulerFacts
+from ddaudit.evidence.events import read_stream
+from ddaudit.evidence.scheduler import JobPlacement, LaunchLedger, SchedulerFacts
+from ddaudit.probes._placement import HISTORY, Answer, epoch, field_of, placement
 from ddaudit.probes._program import run_program
 from ddaudit.redact import redact_text
 from ddaudit.registry import probe
@@ -22,23 +24,30 @@ NO_TIME = frozenset({"Unknown", "N/A", "None", "(null)"})
 FIELDS = ("JobId", "JobState", "Reason", "Restarts", "SubmitTime", "EligibleTime", "StartTime")
 LOOKED_FOR = "SLURM_JOB_ID and KUBERNETES_SERVICE_PORT in the environment"
 TIMEOUT_S = 10.0
+JOURNAL_BYTES = 64 << 20
 #: States in which StartTime is a forecast, not a fact.
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 
 
 class SchedulerParams(BaseModel):
     """``job``: a Slurm job id; the one this process runs in where unset. ``record``: what ``scontrol -o show job``
-    printed elsewhere, to be read instead of asking."""
+    printed elsewhere, to be read instead of asking; with it ``topology``, from ``scontrol -o show topology``,
+    ``history``, from ``sacct --duplicates -X -P -o JobID,State,Start,End,ElapsedRaw``, and ``began``, when the run
+    began there, as Slurm writes times."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     job: str = Field("", pattern=r"^[0-9_+]*$")
     record: str = Field("", max_length=1 << 20)
+    topology: str = Field("", max_length=1 << 22)
+    history: str = Field("", max_length=1 << 22)
+    began: str = Field("", max_length=64)
 
 
-@probe("scheduler", produces=(SchedulerFacts, LaunchLedger), params=SchedulerParams)
+@probe("scheduler", produces=(SchedulerFacts, JobPlacement, LaunchLedger), params=SchedulerParams)
 def scheduler(context: ProbeContext, params: SchedulerParams) -> None:
-    """Asks Slurm for the job's submit, eligible and start times. Without a scheduler the waits are 0, and say so.
+    """Asks Slurm for the job's submit, eligible and start times, the switches of its nodes and its earlier tries.
+    Without a scheduler the waits are 0, and say so.
 
     A pod's conditions are not visible from inside it, so under Kubernetes the wait is not measured.
     """
@@ -46,8 +55,11 @@ def scheduler(context: ProbeContext, params: SchedulerParams) -> None:
     job = params.job or os.environ.get("SLURM_JOB_ID", "")
     if params.record:
         known |= {"scheduler": "slurm", "looked_for": "the record given", **read_job(params.record)}
+        _place(context, params, params.record)
     elif job:
-        known |= {"scheduler": "slurm", "job_id": job, **_ask(context, job)}
+        record, absent = _ask(context, "scontrol", "-o", "show", "job", job)
+        known |= {"scheduler": "slurm", "job_id": job, **({"absent": absent} if absent else read_job(record))}
+        _place(context, params, record)
     elif "KUBERNETES_SERVICE_PORT" in os.environ:
         absent = "a pod cannot see its own conditions; compare creationTimestamp and PodScheduled of `kubectl get pod`"
         known |= {"scheduler": "kubernetes", "absent": absent}
@@ -56,21 +68,48 @@ def scheduler(context: ProbeContext, params: SchedulerParams) -> None:
     context.events.emit_evidence(SchedulerFacts(**known))
 
 
-def _ask(context: ProbeContext, job: str) -> dict[str, Any]:
-    """What scontrol says of the job, or why it says nothing."""
+def _place(context: ProbeContext, params: SchedulerParams, record: str) -> None:
+    """Records where the job's nodes lie and what its earlier tries took."""
+
+    def topology() -> Answer:
+        if params.record:
+            return params.topology, None if params.topology else "no topology was given"
+        return _ask(context, "scontrol", "-o", "show", "topology")
+
+    def history(job: str) -> Answer:
+        if params.record:
+            return params.history, None if params.history else "no accounting was given"
+        return _ask(context, "sacct", "-j", job, "--duplicates", "-X", "-P", "-o", ",".join(HISTORY))
+
+    began = epoch(params.began) if params.record else _began(context, epoch(field_of(record, "StartTime")))
+    found = placement(record, context.host, topology=topology, history=history, began=began)
+    if found is not None:
+        context.events.emit_evidence(found)
+
+
+def _began(context: ProbeContext, start: float | None) -> float | None:
+    """When this run did something in this allocation for the first time; earlier tries wrote into the same folder."""
+    path = context.run_dir / "events" / "run.jsonl"
+    if start is None or not path.is_file() or path.stat().st_size > JOURNAL_BYTES:
+        return None
+    return min((e["t"] for e in read_stream(path).events if e["t"] >= start - 1), default=None)
+
+
+def _ask(context: ProbeContext, *argv: str) -> Answer:
+    """What one of Slurm's programs prints, or why it says nothing."""
     passed = {k: v for k in ("PATH", "SLURM_CONF", "HOME", "LANG") if (v := os.environ.get(k)) is not None}
     ended = run_program(
-        ["scontrol", "-o", "show", "job", job],
+        list(argv),
         env=passed,
         cwd=context.scratch,
         timeout_s=min(TIMEOUT_S, max(0.1, context.remaining_s() - 1)),
-        max_bytes=1 << 20,
+        max_bytes=1 << 22,
         merge=False,
     )
     if ended.exit_code != 0:
         said = (ended.stderr.strip().splitlines() or ["no answer"])[0]
-        return {"absent": ended.not_started or f"scontrol show job {job}: {redact_text(said)}"}
-    return read_job(ended.stdout)
+        return "", ended.not_started or f"{' '.join(w for w in argv if w != '-o')}: {redact_text(said)}"
+    return ended.stdout, None
 
 
 def read_job(record: str) -> dict[str, Any]:

@@ -116,43 +116,63 @@ def test_waits_are_told_by_their_kind(desk: Desk, cluster: slurm.Cluster):
     assert "held or waited for another job" in next(f["text"] for f in second["findings"] if f["id"] == "job.queue")
 
 
-def test_a_job_that_is_cancelled_is_inconclusive_and_leaves_nothing(desk: Desk, cluster: slurm.Cluster):
-    process = desk.submit()
-    wait(lambda: len(desk.ran("second")) == 2)
-    job = cluster.ask("squeue", "-h", "-o", "%A").split()[0]
-    cluster.run("scancel", job)
-    code, answer, _ = told(process)
-    assert code == 3
-    assert ("ERROR", "job.cancelled") in ids(answer)
-    assert (Path(answer["run"]) / "report.html").exists()
-    cluster.wait(lambda: cluster.strays() == [])
-
-
 def test_a_job_goes_on_with_what_is_left_after_its_node_died(desk: Desk, cluster: slurm.Cluster):
     process = desk.submit()
     wait(lambda: len(desk.ran("second")) == 2)
     before = desk.ran("first")
     job = cluster.ask("squeue", "-h", "-o", "%A").split()[0]
-    nodes = cluster.ask("squeue", "-h", "-o", "%N").strip()
-    victim = int(nodes.strip("n[]").replace(",", "-").split("-")[-1])
-    cluster.kill_node(victim)
+    gone = victim(cluster, job)
+    cluster.kill_node(gone)
     wait(lambda: "Restarts=1" in cluster.record(job))
     (desk.desk / "go").touch()
     wait(lambda: cluster.state(job) != "COMPLETING")
     cluster.ask("scontrol", "update", f"jobid={job}", "StartTime=now")
     code, answer, err = told(process)
     # Not before: a node that returns within the second may end the new try with signals meant for the old one.
-    cluster.start_node(victim)
+    cluster.start_node(gone)
     assert code == 0, err
     assert answer["job"]["restarts"] == 1
     assert desk.ran("first") == before, "a finished step ran again"
 
 
-@pytest.mark.parametrize(
-    ("state", "id"),
-    [("TIMEOUT", "job.time-limit"), ("NODE_FAIL", "job.node-failed"), ("PREEMPTED", "job.preempted")],
-)
-def test_an_end_that_is_not_the_runs_own_is_named_and_never_a_pass(state: str, id: str):
+def run_of(cluster: slurm.Cluster, among: list[str]) -> str:
+    """The job that was submitted since, once it runs."""
+
+    def new() -> list[str]:
+        return [j for j in cluster.ask("squeue", "-h", "-t", "R", "-o", "%A").split() if j not in among]
+
+    wait(lambda: new() != [])
+    return new()[0]
+
+
+def victim(cluster: slurm.Cluster, job: str) -> int:
+    """The number of the last node of a job."""
+    nodes = cluster.ask("squeue", "-h", "-j", job, "-o", "%N").strip()
+    return int(nodes.strip("n[]").replace(",", "-").split("-")[-1])
+
+
+def test_ends_that_are_not_the_runs_own_are_named_inconclusive_and_leave_nothing(desk: Desk, cluster: slurm.Cluster):
+    """One job is cancelled, and one that is not to be queued again loses its node."""
+    cancelled = desk.submit()
+    job = run_of(cluster, [])
+    wait(lambda: any(desk.out.glob(f"slurm-{job}/events/second/*.jsonl")))
+    cluster.run("scancel", job)
+    code, answer, _ = told(cancelled)
+    assert code == 3 and ("ERROR", "job.cancelled") in ids(answer)
+    assert (Path(answer["run"]) / "report.html").exists()
+
+    failing = desk.submit("--sbatch", "--no-requeue")
+    job = run_of(cluster, [job])
+    gone = victim(cluster, job)
+    cluster.kill_node(gone)
+    code, answer, _ = told(failing)
+    cluster.start_node(gone)
+    assert code == 3 and ("ERROR", "job.node-failed") in ids(answer)
+    cluster.wait(lambda: cluster.strays() == [])
+
+
+@pytest.mark.parametrize(("state", "id"), [("TIMEOUT", "job.time-limit"), ("PREEMPTED", "job.preempted")])
+def test_an_end_that_was_not_made_here_is_named_and_never_a_pass(state: str, id: str):
     job = {"job": "7", "state": state, "queue_s": 3.0, "held_s": 0.0, "restarts": 0, "nodes": "n[1-2]"}
     findings, verdict, code = job_findings(job, None)
     assert [(f.status, f.id) for f in findings] == [(Status.PASS, "job.queue"), (Status.ERROR, id)]

@@ -12,7 +12,7 @@ import pytest
 from ddaudit import packs
 from ddaudit.context import ProbeContext
 from ddaudit.engine.judge import judge
-from ddaudit.evidence import EventWriter, SchedulerFacts, read_streams
+from ddaudit.evidence import EventWriter, JobPlacement, SchedulerFacts, read_streams
 from ddaudit.findings import Finding, Status
 from ddaudit.probes.scheduler import SchedulerParams, read_job, scheduler
 from ddaudit.runbook.model import PlannedStep
@@ -140,3 +140,95 @@ def test_a_long_wait_is_told_with_its_limit() -> None:
     finding = ask(found)
     assert (finding.id, finding.measured, finding.limit) == ("scheduler.queue", 12 * 3600, 3600)
     assert finding.question == "bottleneck"
+
+
+PLACED = {"JobId": "7", "NumNodes": "3", "NodeList": "n[1-3]", "TRES": "cpu=24,node=3,gres/gpu=12"}
+TREE = (
+    "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2,4]\nSwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3,5-6]\n"
+    "SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-6] Switches=leaf[1-2]\n"
+)
+TABLE = (
+    "JobID|State|Start|End|ElapsedRaw\n"
+    "7|NODE_FAIL|2026-03-02T06:00:00|2026-03-02T06:10:00|600\n"
+    "7|PREEMPTED|2026-03-02T07:00:00|2026-03-02T07:30:00|1800\n"
+    "7|RUNNING|2026-03-02T08:01:10|Unknown|5\n"
+    "8|PREEMPTED|2026-03-02T07:00:00|2026-03-02T07:30:00|9999\n"
+)
+
+
+def placed(folder: Path, **params: Any) -> JobPlacement:
+    facts(folder, **params)
+    found = JobPlacement.assemble(read_streams(folder / "events"))
+    assert found is not None
+    return found
+
+
+def told(found: JobPlacement) -> list[Finding]:
+    checks = packs.load(entries=False, environment=False).registry.checks
+    names = ("scheduler.placement", "scheduler.restarts")
+    return [f for name in names for f in judge(checks[name], {"placement": found}, step=STEP)]
+
+
+def test_the_nodes_of_a_job_are_counted_by_leaf_switch_against_the_fewest_that_would_do(tmp_path: Path) -> None:
+    found = placed(tmp_path, record=record(**PLACED), topology=TREE)
+    assert (found.nodes, found.leaves, found.fewest_leaves) == (3, {"leaf1": 2, "leaf2": 1}, 1)
+    spread = next(f for f in told(found) if f.id == "scheduler.spread")
+    assert (spread.status, spread.measured) == (Status.WARN, 2.0) and "2 on leaf1, 1 on leaf2" in spread.text
+    assert spread.remedy is not None and "--switches=1" in spread.remedy.commands[0]
+
+
+def test_blocks_are_leaves_too_and_a_topology_without_the_nodes_is_not_measured(tmp_path: Path) -> None:
+    blocks = "BlockName=b1 BlockIndex=0 Nodes=n[1-4] BlockSize=4\n"
+    assert placed(tmp_path / "a", record=record(**PLACED), topology=blocks).leaves == {"b1": 3}
+    other = placed(tmp_path / "b", record=record(**PLACED), topology=TREE.replace("n[3,5-6]", "n[5-6]"))
+    assert other.leaves == {} and "does not hold all nodes" in (other.leaves_absent or "")
+
+
+def test_without_a_topology_the_names_of_the_nodes_are_told_and_nothing_is_claimed(tmp_path: Path) -> None:
+    found = placed(tmp_path, record=record(**{**PLACED, "NodeList": "r1-n[1-2],r2-n7"}))
+    (finding,) = (f for f in told(found) if f.check == "scheduler.placement")
+    assert finding.status is Status.SKIP and "2 nodes named r1-n*, 1 nodes named r2-n*" in finding.text
+
+
+def test_earlier_tries_are_told_with_how_they_ended_and_what_they_took(tmp_path: Path) -> None:
+    found = placed(tmp_path, record=record(**PLACED, Restarts="2"), history=TABLE)
+    assert [(t.state, t.seconds) for t in found.tries or ()] == [("NODE_FAIL", 600.0), ("PREEMPTED", 1800.0)]
+    assert (found.lost_s, found.requeued_s) == (2400.0, 50 * 60.0 + 31 * 60 + 10)
+    text = next(f.text for f in told(found) if "earlier tries" in f.text)
+    assert "2400 s (8.00 GPU hours): NODE_FAIL after 600 s, PREEMPTED after 1800 s" in text
+
+
+def test_restarts_without_accounting_are_counted_and_their_cost_is_not_measured(tmp_path: Path) -> None:
+    found = placed(tmp_path, record=record(**PLACED, Restarts="2"))
+    assert found.tries is None
+    assert any(f.status is Status.SKIP and "2 restart(s), their cost not measured" in f.text
+               for f in told(found))  # fmt: skip
+
+
+def test_idle_devices_are_counted_from_the_jobs_start_to_the_runs(tmp_path: Path) -> None:
+    found = placed(tmp_path, record=record(**PLACED), began="2026-03-02T08:16:10")
+    idle = next(f for f in told(found) if f.id == "scheduler.idle-devices")
+    assert (idle.status, idle.measured) == (Status.WARN, 900.0) and "3.00 GPU hours" in idle.text
+
+
+def test_slurm_is_asked_for_its_topology_and_about_restarted_jobs_for_accounting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, tree, table = tmp_path / "job", tmp_path / "tree", tmp_path / "table"
+    job.write_text(record(**PLACED, Restarts="2"))
+    tree.write_text(TREE)
+    table.write_text(TABLE)
+    fake_scontrol(tmp_path, f'case "$*" in *topology) cat {tree};; *) cat {job};; esac')
+    sacct = tmp_path / "bin" / "sacct"
+    sacct.write_text(f"#!/bin/sh\ncat {table}\n")
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    found = placed(tmp_path, job="7")
+    assert found.leaves == {"leaf1": 2, "leaf2": 1} and found.lost_s == 2400.0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "|", "JobID|State\n7|x", TABLE.replace("2026", "20x6"), "Slurm accounting is off"]
+)
+def test_a_table_that_is_none_has_no_tries(text: str, tmp_path: Path) -> None:
+    assert placed(tmp_path, record=record(**PLACED, Restarts="2"), history=text).tries is None
