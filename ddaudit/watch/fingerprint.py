@@ -13,6 +13,7 @@ __all__ = ["hash_bytes", "leaves", "local", "rows", "sample", "tensors"]
 
 MASK = (1 << 53) - 1
 MAX_DEPTH = 6
+_PLAIN = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8})
 
 _hasher: Callable[[], Any]
 try:
@@ -26,7 +27,7 @@ except ImportError:  # the script's environment may lack it; slower, and just as
 
 
 def hash_bytes(*parts: Any) -> int:
-    """53-bit hash of the concatenated bytes-like parts."""
+    """53-bit hash of the concatenated bytes-like parts, each of one dimension."""
     state = _hasher()
     for part in parts:
         state.update(part)
@@ -40,7 +41,10 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    flat = local(tensor).detach().cpu().contiguous().reshape(-1)
+    part = local(tensor).detach()
+    if part.dtype in _PLAIN and part.device.type == "cpu" and part.layout is torch.strided and part.is_contiguous():
+        return part.numpy().reshape(-1)  # the hot path: parameters and samples lie in memory as they are hashed
+    flat = part.cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
@@ -54,6 +58,9 @@ def _pieces(item: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(item, Tensor):
         if item.layout is torch.strided:
             yield _bytes(item)
+    elif isinstance(item, list | tuple) and depth < MAX_DEPTH:
+        for part in item:
+            yield from _pieces(part, depth + 1)
     elif isinstance(item, str):
         yield item.encode("utf-8", "replace")
     elif isinstance(item, bytes | bytearray | memoryview):
@@ -65,9 +72,6 @@ def _pieces(item: Any, depth: int = 0) -> Iterator[Any]:
     elif isinstance(item, Mapping) and depth < MAX_DEPTH:
         for key in item:
             yield from _pieces(item[key], depth + 1)
-    elif isinstance(item, list | tuple) and depth < MAX_DEPTH:
-        for part in item:
-            yield from _pieces(part, depth + 1)
 
 
 def sample(item: Any) -> int:
@@ -79,12 +83,12 @@ def leaves(batch: Any, depth: int = 0) -> Iterator[Tensor]:
     """Tensors of a batch in a fixed order."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, Mapping) and depth < MAX_DEPTH:
-        for key in batch:
-            yield from leaves(batch[key], depth + 1)
     elif isinstance(batch, list | tuple) and depth < MAX_DEPTH:
         for part in batch:
             yield from leaves(part, depth + 1)
+    elif isinstance(batch, Mapping) and depth < MAX_DEPTH:
+        for key in batch:
+            yield from leaves(batch[key], depth + 1)
 
 
 def rows(found: list[Tensor]) -> list[int]:
