@@ -6,7 +6,6 @@ computed), then it is read after the last backward pass, before clipping, and at
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +36,8 @@ class Parameters:
         self.sampling = True
         self.touched = False
         self.slices: dict[str, list[list[float]]] = {}
-        self._arrived: dict[int, Tensor] = {}
+        self._arrived: dict[int, list[float] | Tensor] = {}
+        """On other devices a tensor, because a hook that asks for its numbers would make backward wait for them."""
         for index, parameter in enumerate(self.chosen):
             parameter.register_hook(_follower(self, index, guard))  # type: ignore[no-untyped-call]
 
@@ -45,14 +45,18 @@ class Parameters:
         """Adds what autograd brings to a slice."""
         self.touched = True
         if self.sampling:
-            part = _head(gradient).to(torch.float64, copy=True)
-            before = self._arrived.get(index)
-            self._arrived[index] = part if before is None else before.add_(part)
+            part, before = _head(gradient), self._arrived.get(index)
+            if part.device.type != "cpu":
+                part = part.to(torch.float64, copy=True)
+                self._arrived[index] = part if before is None else before + part
+                return
+            numbers = part.tolist()
+            self._arrived[index] = numbers if before is None else [a + b for a, b in zip(before, numbers, strict=True)]
 
     @property
     def arrived(self) -> bool:
         """True when gradients other than zero arrived in the chosen slices."""
-        return any(bool((part != 0).any()) for part in self._arrived.values())
+        return any(any(_listed(part)) for part in self._arrived.values())
 
     def cleared(self) -> bool:
         """True when no chosen parameter holds a gradient other than zero."""
@@ -69,10 +73,9 @@ class Parameters:
         if not self.sampling:
             return
         if role == "arrived":
-            found = [self._arrived.get(i) for i in range(len(self.chosen))]
+            self.slices[role] = [_listed(self._arrived.get(i, [])) for i in range(len(self.chosen))]
         else:
-            found = [None if p.grad is None else _head(p.grad) for p in self.chosen]
-        self.slices[role] = _numbers(found)
+            self.slices[role] = [[] if p.grad is None else _head(p.grad).tolist() for p in self.chosen]
 
     def table(self) -> list[list[float | str]]:
         """Readings [role][slot] of the window, "NaN" as JSON has it where there was none."""
@@ -117,20 +120,8 @@ def _head(tensor: Tensor) -> Tensor:
     return local(tensor).detach().reshape(-1)[:ELEMENTS]
 
 
-def _numbers(found: Sequence[Tensor | None]) -> list[list[float]]:
-    """Numbers of each part, none of those that are missing, by one conversion for all."""
-    kept = [part for part in found if part is not None]
-    if not kept:
-        return [[] for _ in found]
-    alike = len({(part.dtype, part.device) for part in kept}) == 1
-    flat = (torch.cat(kept) if alike else torch.cat([p.cpu().double() for p in kept])).to(torch.float64).tolist()
-    ends = iter(itertools.accumulate((len(part) for part in kept), initial=0))
-    begin, result = next(ends), []
-    for part in found:
-        end = begin if part is None else next(ends)
-        result.append(flat[begin:end])
-        begin = end
-    return result
+def _listed(part: list[float] | Tensor) -> list[float]:
+    return part.tolist() if isinstance(part, Tensor) else part
 
 
 def _whole(parameter: Tensor) -> bool:

@@ -53,6 +53,7 @@ class Recorder:
         self.moved = dict.fromkeys(MOVED, 0.0)
         self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
         self.alive: list[weakref.ref[Any]] = []
+        self.masks: dict[int, list[bool]] = {}
         self._fetching: dict[str, int] = {}
         self._last_wait, self._last_cpu = self.loaders.wait_s, time.process_time()
         self._last_runqueue = 0.0
@@ -177,7 +178,8 @@ class Recorder:
 
     def _on_enter(self, call: Call) -> None:
         if call.grad:
-            self.draws["before"] = float(random_state.torch_stream())
+            if self.attentive or self.sampling.every == 1:
+                self.draws["before"] = float(random_state.torch_stream())
             if self.attentive:
                 self.reporter.norms = self.models.norm_digest()
         batch = self.loaders.find(call.inputs)
@@ -219,7 +221,9 @@ class Recorder:
             window.touched = False
         found = [roots] if isinstance(roots, Tensor) else list(roots)
         root = found[0] if found else None
-        micro = losses.inspect(root, self.guard) if isinstance(root, Tensor) and root.grad_fn else losses.Micro(None)
+        micro = losses.Micro(None)
+        if isinstance(root, Tensor) and root.grad_fn:
+            micro = losses.inspect(root, self.guard, self.masks, self.attentive)
         if isinstance(root, Tensor) and root.grad_fn is not None:
             self._follow(micro.node or root.grad_fn)
             micro.node = None

@@ -106,7 +106,9 @@ class Reporter:
         assert self.writer is not None
         self._grads = ([], math.nan)
         known = {k: v for k, v in values.items() if v == v}
-        self.writer.emit_numbers("step", step=window.updates, values=known, lists={k: v for k, v in arrays.items() if v})
+        self.writer.emit_numbers(
+            "step", step=window.updates, values=known, lists={k: v for k, v in arrays.items() if v}
+        )
         self._last = time.perf_counter()
         if window.updates == 0:
             self.notes["first_optimizer_step"] = optimizer_steps(window.optimizer)
@@ -208,7 +210,7 @@ def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str
         "rng_digest": recorder.draws["before"],
         "rng_fetch_digest": recorder.draws["fetch"],
         "rng_forward_draws": recorder.draws["forward"],
-        "rng_after": float(random_state.torch_stream()),
+        "rng_after": float(random_state.torch_stream()) if recorder.draws["before"] >= 0 else math.nan,
         **_moved(recorder),
         "lost_grads": float(window.lost) if window.parameters.sampling else math.nan,
         "unscaled": float(window.unscaled),
@@ -228,8 +230,7 @@ def _data(window: Window) -> dict[str, Any]:
     indices = [i for b in batches for i in (b.indices or [-1] * b.size)]
     epochs = [b.loader * 100_000 + b.epoch for b in batches for _ in range(max(len(b.prints), len(b.indices), 1))]
     found = {"sample_ids": prints[:8192], "sample_index": indices[:8192], "sample_epoch": epochs[:8192]}
-    known = {k: v for k, v in found.items() if any(x != -1 for x in v)}
-    return known
+    return {k: v for k, v in found.items() if any(x != -1 for x in v)}
 
 
 def _optimizer(window: Window, recorder: Recorder) -> dict[str, Any]:
