@@ -75,7 +75,8 @@ class Recorder:
         """The window of an optimizer, made when it is first seen."""
         found = self.windows.get(id(optimizer))
         if found is None:
-            found = Window(len(self.windows), optimizer, Parameters(optimizer, self.guard))
+            before = 0 if self.primary is None else self.primary.updates
+            found = Window(len(self.windows), optimizer, Parameters(optimizer, self.guard), follows=before)
             self.windows[id(optimizer)] = found
             self.models.adopt(found.parameters.items)
         return found
@@ -134,7 +135,15 @@ class Recorder:
             self.reporter.step(self, window)
             self._reset_times()
         window.stepped()
+        self._notice_another(window)
         window.parameters.sampling = self.sampling.due(window.updates)
+
+    def _notice_another(self, window: Window) -> None:
+        """Tells of a training after the recorded one: an optimizer that was made later and works alone since then."""
+        primary = self.primary
+        if primary is None or window is primary or not window.follows or primary.updates > window.follows:
+            return
+        self.reporter.another(window.updates, primary.updates)
 
     def _reset_times(self) -> None:
         for name in self.spent:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Reporter"]
 
 MAX_EVALUATED = 2048
+#: Updates after which an optimizer that was made later, and works alone since then, is another training.
+ANOTHER = 8
 #: Updates after which a summary is written; later ones follow at the distance of the last.
 SUMMARIES = (0, 1, 3, 7, 15, 31, 64)
 
@@ -74,6 +76,15 @@ class Reporter:
     def gradients(self, digests: list[int], norm: float) -> None:
         """Gradients as the optimizer is about to use them."""
         self._grads = (digests, norm)
+
+    def another(self, updates: int, recorded: int) -> None:
+        """Another training has begun, of which nothing is recorded; says so once."""
+        self.notes["unrecorded_updates"] = updates
+        if updates == ANOTHER:
+            sys.stderr.write(
+                f"ddaudit: another training began after the {recorded} recorded updates and is not recorded;"
+                " call ddaudit.watch.auto.begin() before it\n"
+            )
 
     def evaluated(self, batch: Batch) -> None:
         """A loader's batch went into a model without gradients."""
