@@ -36,7 +36,7 @@ class Parameters:
         self.sampling = True
         self.touched = False
         self.slices: dict[str, list[list[float]]] = {}
-        self._arrived: dict[int, list[float] | Tensor] = {}
+        self._arrived: dict[int, Any] = {}
         """On other devices a tensor, because a hook that asks for its numbers would make backward wait for them."""
         for index, parameter in enumerate(self.chosen):
             parameter.register_hook(_follower(self, index, guard))  # type: ignore[no-untyped-call]
@@ -83,7 +83,10 @@ class Parameters:
         result: list[list[float | str]] = []
         for role in ROLES:
             parts = self.slices.get(role, [[] for _ in self.chosen])
-            result.append([x for part, width in zip(parts, widths, strict=True) for x in (part or ["NaN"] * width)])
+            row: list[float | str] = []
+            for part, width in zip(parts, widths, strict=True):
+                row += part or ["NaN"] * width
+            result.append(row)
         return result
 
     def digests(self) -> list[int]:
@@ -120,8 +123,8 @@ def _head(tensor: Tensor) -> Tensor:
     return local(tensor).detach().reshape(-1)[:ELEMENTS]
 
 
-def _listed(part: list[float] | Tensor) -> list[float]:
-    return part.tolist() if isinstance(part, Tensor) else part
+def _listed(part: Any) -> list[float]:
+    return list(part.tolist() if isinstance(part, Tensor) else part)
 
 
 def _whole(parameter: Tensor) -> bool:

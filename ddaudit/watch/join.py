@@ -73,7 +73,7 @@ def join(
         saves = [c for rank in other.script.ranks for c in rank.checkpoints if c["action"] == "save"]
         matching = [c for c in saves if c.get("digest") in digests] or (saves[-1:] if continues is not None else [])
         if matching:
-            return _facts(mine, _extended(other, through), matching[-1], loads)
+            return _facts(mine, _extended(other, through), matching[-1], saves, loads)
     return None
 
 
@@ -101,7 +101,13 @@ def _read(streams: Sequence[Stream], name: str) -> _Run | None:
     return None if trace is None or script is None or not trace.steps else _Run(trace, script, name)
 
 
-def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Mapping[str, Any]]) -> ResumeFacts:
+def _facts(
+    mine: _Run,
+    other: _Run,
+    save: Mapping[str, Any],
+    saves: Sequence[Mapping[str, Any]],
+    loads: Sequence[Mapping[str, Any]],
+) -> ResumeFacts:
     at = int(save["update"])
     areas = sorted({a for c in loads for a in c.get("areas", ())})
     numbers = {k: v for c in loads for k, v in c.get("numbers", {}).items()}
@@ -133,10 +139,23 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         rng_equal=_rng_equal(mine, other, columns.get(at)),
         optimizer_equal=_optimizer_equal(mine, save),
         rng_of_rank=_rng_of_rank(mine, other, last),
+        ranks_loading_others=_loading_others([c for c in saves if int(c["update"]) == at], loads),
         overlap_updates=min(overlap, len(mine.trace.steps)),
         first_difference=None if parted is None else parted[0],
         first_differs_in=None if parted is None else parted[1],
     )
+
+
+def _loading_others(saves: Sequence[Mapping[str, Any]], loads: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Ranks that saved a file of their own and loaded only files that other ranks saved."""
+    owners: dict[str, set[int]] = {}
+    for save in (c for c in saves if c.get("digest")):
+        owners.setdefault(str(save["digest"]), set()).add(int(save["rank"]))
+    savers = {rank for ranks in owners.values() for rank in ranks}
+    read: dict[int, set[int]] = {}
+    for load in (c for c in loads if str(c.get("digest")) in owners):
+        read.setdefault(int(load["rank"]), set()).update(owners[str(load["digest"])])
+    return tuple(sorted(rank for rank, ranks in read.items() if rank in savers and rank not in ranks))
 
 
 def _ratio(value: float | None, before: float | None) -> float | None:
