@@ -73,7 +73,9 @@ def join(
         saves = [c for rank in other.script.ranks for c in rank.checkpoints if c["action"] == "save"]
         matching = [c for c in saves if c.get("digest") in digests] or (saves[-1:] if continues is not None else [])
         if matching:
-            return _facts(mine, _extended(other, through), matching[-1], saves, loads)
+            found = _facts(mine, _extended(other, through), matching[-1], loads)
+            alike = [c for c in saves if int(c["update"]) == found.saved_update]
+            return found.model_copy(update={"ranks_loading_others": _loading_others(alike, loads)})
     return None
 
 
@@ -101,13 +103,7 @@ def _read(streams: Sequence[Stream], name: str) -> _Run | None:
     return None if trace is None or script is None or not trace.steps else _Run(trace, script, name)
 
 
-def _facts(
-    mine: _Run,
-    other: _Run,
-    save: Mapping[str, Any],
-    saves: Sequence[Mapping[str, Any]],
-    loads: Sequence[Mapping[str, Any]],
-) -> ResumeFacts:
+def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Mapping[str, Any]]) -> ResumeFacts:
     at = int(save["update"])
     areas = sorted({a for c in loads for a in c.get("areas", ())})
     numbers = {k: v for c in loads for k, v in c.get("numbers", {}).items()}
@@ -139,7 +135,6 @@ def _facts(
         rng_equal=_rng_equal(mine, other, columns.get(at)),
         optimizer_equal=_optimizer_equal(mine, save),
         rng_of_rank=_rng_of_rank(mine, other, last),
-        ranks_loading_others=_loading_others([c for c in saves if int(c["update"]) == at], loads),
         overlap_updates=min(overlap, len(mine.trace.steps)),
         first_difference=None if parted is None else parted[0],
         first_differs_in=None if parted is None else parted[1],
