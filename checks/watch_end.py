@@ -22,6 +22,9 @@ PEER = (
     "mismatch between collectives",
 )
 
+#: Updates of another optimizer, after the recorded one's last, from which on they are another training.
+ANOTHER = 8
+
 
 @check(
     "script.end",
@@ -46,6 +49,9 @@ def end(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
             yield skip(f"not decided: rank(s) {sorted(errors)} raised {next(iter(errors.values()))['type']}")
         elif script.exit_code and waiting:
             yield skip(f"not decided: rank(s) {waiting} ended without a word, the script with {script.exit_code}")
+        elif (more := max((int(r.notes.get("unrecorded_updates", 0)) for r in script.ranks), default=0)) >= ANOTHER:
+            yield skip(f"unknown: another training of {more} updates followed the {min(counts, default=0)} that were"
+                       " recorded; call ddaudit.watch.auto.begin() before it, or watch it by itself")  # fmt: skip
         else:
             yield ok(text, measured=0, unit="ranks that failed")
         return

@@ -52,7 +52,8 @@ def script_optimizer(trace: TrainingTrace, script: WatchedScript) -> Iterator[Fi
                    remedy=Remedy(text="Clear gradients after the step or before backward, not between them."),
         )  # fmt: skip
         return
-    share = float(idle.mean())
+    seen = 0 if changed is None else int((~np.isnan(changed)).sum())  # long runs are sampled
+    share = float(idle.sum()) / max(1, seen)
     kept = {"measured": int(idle.sum()), "unit": "updates without effect", "limit": 0,
             "limit_source": "an update at a learning rate above 0 changes parameters"}  # fmt: skip
     if share < 0.25:

@@ -88,6 +88,9 @@ def _data(facts: ResumeFacts) -> Iterator[Finding]:
                        measured=again, unit="samples")  # fmt: skip
         return
     if facts.mid_epoch and again > 0.02 * max(after, 1):
+        if facts.ranks_repeating and set(facts.ranks_repeating) <= set(facts.ranks_loading_others):
+            yield _other_position(facts, again)
+            return
         ranks = ", ".join(map(str, facts.ranks_repeating))
         id = "resume.data-order-changed" if facts.order_changed else "resume.data-repeated"
         text = (
@@ -105,6 +108,16 @@ def _data(facts: ResumeFacts) -> Iterator[Finding]:
     elif facts.mid_epoch is False and facts.order_changed:
         text = "after resume the epoch has the order of the very first one"
         yield _finding("resume.data-order-changed", text, facts, "Give the epoch number to the sampler on resume.")
+
+
+def _other_position(facts: ResumeFacts, again: int) -> Finding:
+    """Every rank saved where its own loader stood, and some went on from where another's did."""
+    ranks = ", ".join(map(str, facts.ranks_repeating))
+    text = (
+        f"rank(s) {ranks} saved a file of their own, loaded one that another rank saved, and read {again} samples again"
+    )
+    advice = "Load on every rank the file that it saved: the position in the data is its own."
+    return _finding("resume.loader-state-of-rank0", text, facts, advice, measured=again, unit="samples", limit=0)
 
 
 def _lr_off(facts: ResumeFacts) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 from ddaudit.engine.facts import collect
 from ddaudit.engine.folder import JOURNAL
-from ddaudit.engine.journal import End, Ended, Head, Journal
+from ddaudit.engine.journal import End, Ended, Head, Journal, Settings
 from ddaudit.engine.rebuild import build_record, judged_from_disk
+from ddaudit.engine.waivers import Waivers
 from ddaudit.engine.watched import NO_RANK, watch_plan
 from ddaudit.evidence.events import Stream, read_streams
 from ddaudit.packs import Packs
@@ -29,8 +30,8 @@ def is_adopted(run_dir: Path) -> bool:
     return not ours and any((run_dir / "events" / STEP).glob("*.jsonl"))
 
 
-def judge_adopted(run_dir: Path, packs: Packs, runbook: str = "pre-merge") -> Record:
-    """Judges what the ranks have recorded by now as ``ddaudit watch`` would."""
+def judge_adopted(run_dir: Path, packs: Packs, waivers: Waivers | None = None, runbook: str = "pre-merge") -> Record:
+    """Judges what the ranks have recorded by now as ``ddaudit watch`` with these waivers would."""
     streams = read_streams(run_dir / "events" / STEP)
     first, last = _span(streams)
     plan, step = watch_plan(packs, runbook, run_id=run_dir.name)
@@ -41,7 +42,10 @@ def judge_adopted(run_dir: Path, packs: Packs, runbook: str = "pre-merge") -> Re
     )  # fmt: skip
     facts = collect("cpu", "the script decides", ["ddaudit", "report", run_dir.name])
     head = Head(
-        command="watch", created=first, facts=facts | {"runbook": plan.runbook, "judged_on": socket.gethostname()}
+        command="watch",
+        created=first,
+        facts=facts | {"runbook": plan.runbook, "judged_on": socket.gethostname()},
+        options=Settings(waivers=waivers or Waivers()),
     )
     journal = Journal(head, (), {step.id: ended}, End(seconds=last - first), round(last - first, 3))
     judged = judged_from_disk(run_dir, plan, journal, packs.registry)

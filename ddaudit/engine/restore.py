@@ -27,7 +27,9 @@ def restore(
     refuse_links(run_dir)
     notes: list[str] = []
     if is_adopted(run_dir):
-        return _kept(judge_adopted(run_dir, packs), run_dir, ["judged from what the ranks have recorded by now"])
+        # Such a folder is judged anew each time, so there is nothing that --rejudge could add.
+        notes.append("judged from what the ranks have recorded by now")
+        return _kept(judge_adopted(run_dir, packs, waivers), run_dir, notes)
     try:
         record = load_record(run_dir)
     except NewerRecord:

@@ -35,6 +35,8 @@ class ResumeFacts(BaseModel):
     order_changed: bool | None = None
     ranks_repeating: tuple[int, ...] = ()
     mid_epoch: bool | None = None
+    ranks_loading_others: tuple[int, ...] = ()
+    """Ranks that saved a file of their own and loaded only files that other ranks saved."""
     equal_positions: bool | None = None
     """Whether all ranks went on with the same samples, where before they read different ones."""
     position_stored: bool = False

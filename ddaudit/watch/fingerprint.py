@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["hash_bytes", "leaves", "local", "rows", "sample", "tensors"]
+__all__ = ["hash_bytes", "leaves", "local", "rows", "sample", "samples", "tensors"]
 
 MASK = (1 << 53) - 1
 MAX_DEPTH = 6
+#: Elements up to which copying a sample costs less than looking at it by itself.
+SMALL_ELEMENTS = 2048
+_PLAIN = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8})
 
 _hasher: Callable[[], Any]
 try:
@@ -26,7 +29,7 @@ except ImportError:  # the script's environment may lack it; slower, and just as
 
 
 def hash_bytes(*parts: Any) -> int:
-    """53-bit hash of the concatenated bytes-like parts."""
+    """53-bit hash of the concatenated bytes-like parts, each of one dimension."""
     state = _hasher()
     for part in parts:
         state.update(part)
@@ -40,7 +43,10 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    flat = local(tensor).detach().cpu().contiguous().reshape(-1)
+    part = local(tensor).detach()
+    if part.dtype in _PLAIN and part.device.type == "cpu" and part.layout is torch.strided and part.is_contiguous():
+        return part.numpy().reshape(-1)  # the hot path: parameters and samples lie in memory as they are hashed
+    flat = part.cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
@@ -54,6 +60,9 @@ def _pieces(item: Any, depth: int = 0) -> Iterator[Any]:
     if isinstance(item, Tensor):
         if item.layout is torch.strided:
             yield _bytes(item)
+    elif isinstance(item, list | tuple) and depth < MAX_DEPTH:
+        for part in item:
+            yield from _pieces(part, depth + 1)
     elif isinstance(item, str):
         yield item.encode("utf-8", "replace")
     elif isinstance(item, bytes | bytearray | memoryview):
@@ -65,9 +74,6 @@ def _pieces(item: Any, depth: int = 0) -> Iterator[Any]:
     elif isinstance(item, Mapping) and depth < MAX_DEPTH:
         for key in item:
             yield from _pieces(item[key], depth + 1)
-    elif isinstance(item, list | tuple) and depth < MAX_DEPTH:
-        for part in item:
-            yield from _pieces(part, depth + 1)
 
 
 def sample(item: Any) -> int:
@@ -75,16 +81,37 @@ def sample(item: Any) -> int:
     return hash_bytes(*_pieces(item))
 
 
+def samples(items: Sequence[Any]) -> list[int]:
+    """Fingerprint of each sample; small tensors of one shape are read together, which gives the same numbers."""
+    parts = [item if isinstance(item, list | tuple) else (item,) for item in items]
+    columns = list(zip(*parts, strict=False))
+    if len({len(part) for part in parts}) != 1 or not all(map(_alike, columns)):
+        return [sample(item) for item in items]
+    tables = [torch.stack(column).detach().reshape(len(items), -1).numpy() for column in columns]
+    return [hash_bytes(*(table[i] for table in tables)) for i in range(len(items))]
+
+
+def _alike(column: Sequence[Any]) -> bool:
+    """Whether all are plain tensors in this host's memory, of one type, one shape, and a few kilobytes."""
+    first = column[0]
+    if type(first) is not Tensor or first.dtype not in _PLAIN or not 0 < first.numel() <= SMALL_ELEMENTS:
+        return False
+    shape, dtype = first.shape, first.dtype
+    return first.device.type == "cpu" and all(
+        type(t) is Tensor and t.dtype is dtype and t.shape == shape and t.layout is torch.strided for t in column
+    )
+
+
 def leaves(batch: Any, depth: int = 0) -> Iterator[Tensor]:
     """Tensors of a batch in a fixed order."""
     if isinstance(batch, Tensor):
         yield batch
-    elif isinstance(batch, Mapping) and depth < MAX_DEPTH:
-        for key in batch:
-            yield from leaves(batch[key], depth + 1)
     elif isinstance(batch, list | tuple) and depth < MAX_DEPTH:
         for part in batch:
             yield from leaves(part, depth + 1)
+    elif isinstance(batch, Mapping) and depth < MAX_DEPTH:
+        for key in batch:
+            yield from leaves(batch[key], depth + 1)
 
 
 def rows(found: list[Tensor]) -> list[int]:

@@ -20,7 +20,7 @@ __all__ = ["ROLES", "Parameters"]
 
 #: What of a slice is read when, in the order of the ``role`` axis of ``grad_slices``.
 ROLES = ("arrived", "ended", "unclipped", "stepped")
-SLICES, ELEMENTS = 6, 64
+SLICES, ELEMENTS = 6, 24
 MAX_GROUPS = 256
 
 
@@ -29,34 +29,34 @@ class Parameters:
 
     def __init__(self, optimizer: Any, guard: Guard) -> None:
         self.items: list[Tensor] = [p for g in optimizer.param_groups for p in g["params"]]
+        self.nbytes = sum(local(p).numel() * p.element_size() for p in self.items)
+        self.numel = sum(p.numel() for p in self.items)
+        self.parts = _groups(self.items)
         self.chosen = _spread([p for p in self.items if p.requires_grad], SLICES)
         self.sampling = True
         self.touched = False
         self.slices: dict[str, list[list[float]]] = {}
-        self._arrived: dict[int, Tensor] = {}
+        self._arrived: dict[int, Any] = {}
+        """On other devices a tensor, because a hook that asks for its numbers would make backward wait for them."""
         for index, parameter in enumerate(self.chosen):
             parameter.register_hook(_follower(self, index, guard))  # type: ignore[no-untyped-call]
-
-    @property
-    def numel(self) -> int:
-        return sum(p.numel() for p in self.items)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(local(p).numel() * p.element_size() for p in self.items)
 
     def arrive(self, index: int, gradient: Tensor) -> None:
         """Adds what autograd brings to a slice."""
         self.touched = True
         if self.sampling:
-            part = local(gradient).detach().reshape(-1)[:ELEMENTS].to(torch.float64)
-            before = self._arrived.get(index)
-            self._arrived[index] = part.clone() if before is None else before + part
+            part, before = _head(gradient), self._arrived.get(index)
+            if part.device.type != "cpu":
+                part = part.to(torch.float64, copy=True)
+                self._arrived[index] = part if before is None else before + part
+                return
+            numbers = part.tolist()
+            self._arrived[index] = numbers if before is None else [a + b for a, b in zip(before, numbers, strict=True)]
 
     @property
     def arrived(self) -> bool:
         """True when gradients other than zero arrived in the chosen slices."""
-        return any(bool((part != 0).any()) for part in self._arrived.values())
+        return any(any(_listed(part)) for part in self._arrived.values())
 
     def cleared(self) -> bool:
         """True when no chosen parameter holds a gradient other than zero."""
@@ -73,29 +73,30 @@ class Parameters:
         if not self.sampling:
             return
         if role == "arrived":
-            found = [self._arrived.get(i) for i in range(len(self.chosen))]
+            self.slices[role] = [_listed(self._arrived.get(i, [])) for i in range(len(self.chosen))]
         else:
-            found = [None if p.grad is None else local(p.grad).detach().reshape(-1)[:ELEMENTS] for p in self.chosen]
-        self.slices[role] = [[] if part is None else part.to(torch.float64).tolist() for part in found]
+            self.slices[role] = [[] if p.grad is None else _head(p.grad).tolist() for p in self.chosen]
 
-    def table(self) -> list[list[float]]:
-        """Readings [role][slot] of the window, NaN where there was none."""
-        nan = float("nan")
+    def table(self) -> list[list[float | str]]:
+        """Readings [role][slot] of the window, "NaN" as JSON has it where there was none."""
         widths = [min(ELEMENTS, local(p).numel()) for p in self.chosen]
-        result = []
+        result: list[list[float | str]] = []
         for role in ROLES:
             parts = self.slices.get(role, [[] for _ in self.chosen])
-            result.append([x for part, width in zip(parts, widths, strict=True) for x in (part or [nan] * width)])
+            row: list[float | str] = []
+            for part, width in zip(parts, widths, strict=True):
+                row += part or ["NaN"] * width
+            result.append(row)
         return result
 
     def digests(self) -> list[int]:
         """Digest of each parameter (or of groups of neighbours, where there are more than 256)."""
-        return [tensors(part) for part in _groups(self.items)]
+        return [tensors(part) for part in self.parts]
 
     def grad_digests(self) -> list[int]:
         """Digest of each gradient; -1 where a parameter has none."""
         result = []
-        for part in _groups(self.items):
+        for part in self.parts:
             held = [p.grad for p in part if p.grad is not None]
             result.append(tensors(held) if held else -1)
         return result
@@ -110,12 +111,20 @@ class Parameters:
 
     def replicated(self) -> list[bool]:
         """For each digest: whether its parameters are whole copies, not shards of a DTensor."""
-        return [all(_whole(p) for p in group) for group in _groups(self.items)]
+        return [all(_whole(p) for p in group) for group in self.parts]
 
     def names(self, known: dict[int, str]) -> list[str]:
         """One name a digest."""
-        groups = _groups(self.items)
-        return [known.get(id(g[0]), "?") + (f" +{len(g) - 1}" if len(g) > 1 else "") for g in groups]
+        return [known.get(id(g[0]), "?") + (f" +{len(g) - 1}" if len(g) > 1 else "") for g in self.parts]
+
+
+def _head(tensor: Tensor) -> Tensor:
+    """The first elements of this rank's part."""
+    return local(tensor).detach().reshape(-1)[:ELEMENTS]
+
+
+def _listed(part: Any) -> list[float]:
+    return list(part.tolist() if isinstance(part, Tensor) else part)
 
 
 def _whole(parameter: Tensor) -> bool:
@@ -135,6 +144,8 @@ def _spread(items: list[Tensor], count: int) -> list[Tensor]:
 
 def _follower(parameters: Parameters, index: int, guard: Guard) -> Any:
     def follow(gradient: Tensor) -> None:
+        if parameters.touched and not parameters.sampling:
+            return  # nothing to add, and this runs for every backward pass
         guard.call("gradient", parameters.arrive, index, gradient)
 
     return unserializable_hook(follow)  # type: ignore[no-untyped-call]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["join"]
 
 MAX_RUNS = 200
+#: Updates whose draws tell whether a run uses random numbers; the watcher looks at loaders for so many.
+RANDOM_UPDATES = 32
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def join(
         saves = [c for rank in other.script.ranks for c in rank.checkpoints if c["action"] == "save"]
         matching = [c for c in saves if c.get("digest") in digests] or (saves[-1:] if continues is not None else [])
         if matching:
-            return _facts(mine, _extended(other, through), matching[-1], loads)
+            found = _facts(mine, _extended(other, through), matching[-1], loads)
+            alike = [c for c in saves if int(c["update"]) == found.saved_update]
+            return found.model_copy(update={"ranks_loading_others": _loading_others(alike, loads)})
     return None
 
 
@@ -109,7 +113,7 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
     start = mine.script.ranks[0].start_digests if mine.script.ranks else ()
     before = other.trace.array("param_digests")
     parted = _first_difference(mine, other, columns, at)
-    known = before is not None and bool(start) and (before[0, last] >= -1).any()
+    held = save.get("parameters") or (None if before is None or (before[0, last] < -1).all() else before[0, last])
     return ResumeFacts(
         earlier=other.name,
         path=str(save["path"]),
@@ -127,7 +131,7 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         lr_pace=_ratio(other.value("lr", 0, last), other.value("lr", 0, last - 1)),
         optimizer_steps_before=max(save.get("optimizer_steps") or [0]) or None,
         optimizer_steps_after=mine.script.ranks[0].notes.get("first_optimizer_step"),
-        params_equal=_equal(before[0, last], start) if known and before is not None else None,
+        params_equal=_equal(held, start) if start and held is not None else None,
         rng_equal=_rng_equal(mine, other, columns.get(at)),
         optimizer_equal=_optimizer_equal(mine, save),
         rng_of_rank=_rng_of_rank(mine, other, last),
@@ -135,6 +139,18 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         first_difference=None if parted is None else parted[0],
         first_differs_in=None if parted is None else parted[1],
     )
+
+
+def _loading_others(saves: Sequence[Mapping[str, Any]], loads: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Ranks that saved a file of their own and loaded only files that other ranks saved."""
+    owners: dict[str, set[int]] = {}
+    for save in (c for c in saves if c.get("digest")):
+        owners.setdefault(str(save["digest"]), set()).add(int(save["rank"]))
+    savers = {rank for ranks in owners.values() for rank in ranks}
+    read: dict[int, set[int]] = {}
+    for load in (c for c in loads if str(c.get("digest")) in owners):
+        read.setdefault(int(load["rank"]), set()).update(owners[str(load["digest"])])
+    return tuple(sorted(rank for rank, ranks in read.items() if rank in savers and rank not in ranks))
 
 
 def _ratio(value: float | None, before: float | None) -> float | None:
@@ -146,7 +162,7 @@ def _counts_data(key: str) -> bool:
     return any(w in word for w in ("batch", "sample", "position", "cursor", "offset", "consumed", "index"))
 
 
-def _equal(recorded: np.ndarray[Any, Any], start: Sequence[int]) -> bool:
+def _equal(recorded: Sequence[int], start: Sequence[int]) -> bool:
     return [int(x) for x in recorded[: len(start)]] == list(start)
 
 
@@ -171,7 +187,7 @@ def _areas_used(run: _Run) -> tuple[str, ...]:
         areas.add("scaler")
     # A sampler draws its seed once an epoch; dropout and augmentation draw in nearly every update.
     draws = [run.trace.series(n) for n in ("rng_forward_draws", "rng_fetch_digest")]
-    if any(t is not None and t.size and float((t[0] > 0).mean()) > 0.5 for t in draws):
+    if any(t is not None and t.size and float((t[0, :RANDOM_UPDATES] > 0).mean()) > 0.5 for t in draws):
         areas.add("rng")
     return tuple(sorted(areas))
 

@@ -176,7 +176,7 @@ class Loaders:
 
     def _samples(self, iterator: Any, samples: Any) -> None:
         if iterator is not None and isinstance(samples, Sequence) and len(samples) <= MAX_SAMPLES:
-            self._raw[iterator] = [fingerprint.sample(s) for s in samples]
+            self._raw[iterator] = fingerprint.samples(samples)
 
     def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:

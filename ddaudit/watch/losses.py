@@ -76,17 +76,22 @@ class Micro:
         return max(known, key=lambda t: abs(t.weight or 0.0), default=None)
 
 
-def inspect(loss: Tensor, guard: Guard) -> Micro:
-    """Walks the scalar top of a loss's graph and hooks its reductions; the weights fill in during backward."""
+def inspect(loss: Tensor, guard: Guard, masks: dict[int, list[bool]], anew: bool = True) -> Micro:
+    """Walks the scalar top of a loss's graph and hooks its reductions; the weights fill in during backward.
+
+    ``masks`` keeps for each shape of graph which reductions are masked; unless ``anew``, it is believed."""
     value = float(loss.detach()) if loss.numel() == 1 else None
     micro = Micro(value)
     names: list[str] = []
-    for node in _reductions(loss.grad_fn, micro, names):
-        term = _term(node)
+    nodes = list(_reductions(loss.grad_fn, micro, names))
+    micro.shape = hash(tuple(names)) & 0xFFFFFFFF
+    if anew or len(masks.get(micro.shape, ())) != len(nodes):
+        masks[micro.shape] = [_masked(node) for node in nodes]
+    for node, masked in zip(nodes, masks[micro.shape], strict=True):
+        term = _term(node, masked)
         micro.terms.append(term)
         node.register_prehook(_weigher(term, guard))
         micro.node = micro.node or node
-    micro.shape = hash(tuple(names)) & 0xFFFFFFFF
     return micro
 
 
@@ -136,9 +141,8 @@ def _factors(node: Any, name: str) -> list[float]:
     return [value if name.startswith("Div") else 1.0 / value]
 
 
-def _term(node: Any) -> Term:
+def _term(node: Any, ragged: bool) -> Term:
     name = node.name()
-    ragged = _masked(node)
     if name.startswith(MEANS):
         numel = getattr(node, "_saved_self_sym_numel", None) or _size(node)
         return Term("mean", float(numel) if numel else None, ragged)

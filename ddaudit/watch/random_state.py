@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddaudit.watch.fingerprint import hash_bytes
+from ddaudit.watch.fingerprint import MASK, hash_bytes
 from ddaudit.watch.patching import wrap
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def torch_stream() -> int:
 
 def streams() -> dict[str, int]:
     """Digest of each generator that code draws from by default."""
-    found = {"torch": torch_stream(), "python": hash_bytes(repr(random.getstate()[1]).encode())}
+    found = {"torch": torch_stream(), "python": hash(random.getstate()[1]) & MASK}  # numbers hash alike everywhere
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and "numpy.random" in sys.modules:
         state = numpy.random.get_state()

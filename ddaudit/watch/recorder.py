@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import weakref
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,14 +18,12 @@ from ddaudit.watch.loaders import Batch, Loaders
 from ddaudit.watch.models import Call, Models
 from ddaudit.watch.patching import Guard
 from ddaudit.watch.report import Reporter
+from ddaudit.watch.sampling import Sampling
 from ddaudit.watch.windows import Back, Window
 
 __all__ = ["Recorder"]
 
-#: Updates that are sampled whole before sampling thins out.
-FULL_UPDATES = 24
-#: Bytes of parameters and gradients that are digested per update on average (xxh3: about 10 GB/s).
-DIGEST_BYTES = 16 << 20
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 MOVED = ("calls", "bytes", "tiny_calls", "tiny_s")
 
 
@@ -35,7 +32,7 @@ class Recorder:
 
     def __init__(self, reporter: Reporter, every: int) -> None:
         self.guard = Guard()
-        self.every = max(1, every)
+        self.sampling = Sampling(every)
         self.loaders, self.models = Loaders(self.guard), Models(self.guard)
         self.loaders.on_fetch = self._on_fetch
         self.models.on_enter, self.models.on_leave = self._on_enter, self._on_leave
@@ -56,10 +53,10 @@ class Recorder:
         self.moved = dict.fromkeys(MOVED, 0.0)
         self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
         self.alive: list[weakref.ref[Any]] = []
+        self.masks: dict[int, list[bool]] = {}
         self._fetching: dict[str, int] = {}
         self._last_wait, self._last_cpu = self.loaders.wait_s, time.process_time()
         self._last_runqueue = 0.0
-        self._norms = math.nan
 
     def begin_again(self, reporter: Reporter) -> None:
         """Ends the recording and begins another, with nothing of the training before kept alive."""
@@ -78,18 +75,28 @@ class Recorder:
         """The window of an optimizer, made when it is first seen."""
         found = self.windows.get(id(optimizer))
         if found is None:
-            found = Window(len(self.windows), optimizer, Parameters(optimizer, self.guard))
+            before = 0 if self.primary is None else self.primary.updates
+            found = Window(len(self.windows), optimizer, Parameters(optimizer, self.guard), follows=before)
             self.windows[id(optimizer)] = found
             self.models.adopt(found.parameters.items)
         return found
 
     def sampled(self, update: int) -> bool:
-        """Whether costly facts of an update are recorded; equal on all ranks of equal models."""
-        if self.every > 1:
-            return update < 3 or update % self.every == 0
+        """Whether everything of an update is digested; equal on all ranks of equal models."""
         primary = self.primary or next(iter(self.windows.values()), None)
-        stride = 1 if primary is None else max(1, -(-2 * primary.parameters.nbytes // DIGEST_BYTES))
-        return update < 3 or update % stride == 0
+        return self.sampling.digests_due(update, 0 if primary is None else primary.parameters.nbytes)
+
+    def unsampled_digests(self) -> list[int]:
+        """Digests of the parameters as they are, where the update just done has none."""
+        primary = self.primary
+        if primary is None or not primary.updates or self.sampled(primary.updates - 1):
+            return []
+        return primary.parameters.digests()
+
+    @property
+    def attentive(self) -> bool:
+        """Whether costly facts of the update under way are recorded."""
+        return self.primary is None or self.sampling.due(self.primary.updates)
 
     def before_step(self, optimizer: Any, closure: bool) -> None:
         """Before the update: gradients are final unless a closure is yet to compute them."""
@@ -128,7 +135,15 @@ class Recorder:
             self.reporter.step(self, window)
             self._reset_times()
         window.stepped()
-        window.parameters.sampling = window.updates < FULL_UPDATES or window.updates % 16 == 0
+        self._notice_another(window)
+        window.parameters.sampling = self.sampling.due(window.updates)
+
+    def _notice_another(self, window: Window) -> None:
+        """Tells of a training after the recorded one: an optimizer that was made later and works alone since then."""
+        primary = self.primary
+        if primary is None or window is primary or not window.follows or primary.updates > window.follows:
+            return
+        self.reporter.another(window.updates, primary.updates)
 
     def _reset_times(self) -> None:
         for name in self.spent:
@@ -149,8 +164,8 @@ class Recorder:
 
     def runqueue_seconds(self) -> float:
         """Time that this thread waited for a core since this was last asked (schedstat's second field)."""
-        file = Path("/proc/thread-self/schedstat")
-        now = int(file.read_text("ascii").split()[1]) / 1e9 if file.exists() else 0.0
+        words = read_small("/proc/thread-self/schedstat").split()
+        now = int(words[1]) / 1e9 if len(words) > 1 else 0.0
         waited, self._last_runqueue = now - self._last_runqueue, now
         return waited
 
@@ -172,14 +187,15 @@ class Recorder:
 
     def _on_enter(self, call: Call) -> None:
         if call.grad:
-            self.draws["before"] = float(random_state.torch_stream())
-            if self._norms != self._norms or self.primary is None or self.primary.updates % 4 == 0:
+            if self.attentive or self.sampling.every == 1:
+                self.draws["before"] = float(random_state.torch_stream())
+            if self.attentive:
                 self.reporter.norms = self.models.norm_digest()
         batch = self.loaders.find(call.inputs)
         if batch is not None:
             if call.grad:
                 batch.state = "train"
-                if not any(batch is other for other in self.fresh):
+                if all(batch is not other for other in self.fresh):
                     self.fresh.append(batch)
             elif batch.state == "fetched":
                 batch.state = "eval"
@@ -214,7 +230,9 @@ class Recorder:
             window.touched = False
         found = [roots] if isinstance(roots, Tensor) else list(roots)
         root = found[0] if found else None
-        micro = losses.inspect(root, self.guard) if isinstance(root, Tensor) and root.grad_fn else losses.Micro(None)
+        micro = losses.Micro(None)
+        if isinstance(root, Tensor) and root.grad_fn:
+            micro = losses.inspect(root, self.guard, self.masks, self.attentive)
         if isinstance(root, Tensor) and root.grad_fn is not None:
             self._follow(micro.node or root.grad_fn)
             micro.node = None
@@ -289,7 +307,8 @@ class Recorder:
 
     def resident_bytes(self) -> float:
         """Resident memory of this process."""
-        return float(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        words = read_small("/proc/self/statm").split()
+        return float(words[1]) * _PAGE if len(words) > 1 else math.nan
 
     @property
     def frameworks(self) -> list[str]:
@@ -310,6 +329,18 @@ def _only_initialises(window: Window, closure: bool) -> bool:
     create its state: no update of the training."""
     rates = [float(g.get("lr", 1.0)) for g in window.optimizer.param_groups]
     return not closure and not window.backs and not any(rates)
+
+
+def read_small(path: str) -> bytes:
+    """Contents of a file of the kernel's; nothing where there is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
 
 
 class _Mark:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddaudit.evidence.events import EventWriter
+from ddaudit.jsonio import encode
 from ddaudit.redact import redact_text
 from ddaudit.watch import random_state
 from ddaudit.watch.checkpoints import optimizer_steps
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Reporter"]
 
 MAX_EVALUATED = 2048
+#: Updates after which an optimizer that was made later, and works alone since then, is another training.
+ANOTHER = 8
+#: Updates after which a summary is written; later ones follow at the distance of the last.
+SUMMARIES = (0, 1, 3, 7, 15, 31, 64)
 
 
 class Reporter:
@@ -72,6 +77,15 @@ class Reporter:
         """Gradients as the optimizer is about to use them."""
         self._grads = (digests, norm)
 
+    def another(self, updates: int, recorded: int) -> None:
+        """Another training has begun, of which nothing is recorded; says so once."""
+        self.notes["unrecorded_updates"] = updates
+        if updates == ANOTHER:
+            sys.stderr.write(
+                f"ddaudit: another training began after the {recorded} recorded updates and is not recorded;"
+                " call ddaudit.watch.auto.begin() before it\n"
+            )
+
     def evaluated(self, batch: Batch) -> None:
         """A loader's batch went into a model without gradients."""
         kept = self._evaluated.setdefault(batch.loader, {"prints": [], "indices": []})
@@ -81,12 +95,15 @@ class Reporter:
 
     def step(self, recorder: Recorder, window: Window) -> None:
         """Writes an update."""
-        self.claims.count(sys._getframe(2), window.updates, self._passes)
+        due = recorder.sampling.due(window.updates)
+        if due:
+            self.claims.count(sys._getframe(2), window.updates, self._passes)
         self._passes += len(window.backs)
         now = time.perf_counter()
-        values = _values(recorder, window) | {"step_s": now - self._last}
+        terms = window.loss_table()
+        values = _values(recorder, window, [row[0] for row in terms]) | {"step_s": now - self._last}
         sampled = recorder.sampled(window.updates)
-        arrays = _data(window)
+        arrays = {**_data(window), "loss_terms": encode(terms)}
         if sampled:
             before, self._digests = self._digests, window.parameters.digests()
             values["changed"] = float(before != self._digests)
@@ -100,11 +117,13 @@ class Reporter:
         assert self.writer is not None
         self._grads = ([], math.nan)
         known = {k: v for k, v in values.items() if v == v}
-        self.writer.emit("step", step=window.updates, values=known, lists={k: v for k, v in arrays.items() if v})
+        self.writer.emit_numbers(
+            "step", step=window.updates, values=known, lists={k: v for k, v in arrays.items() if v}
+        )
         self._last = time.perf_counter()
         if window.updates == 0:
             self.notes["first_optimizer_step"] = optimizer_steps(window.optimizer)
-        if window.updates in (0, 1, 3, 7) or window.updates % max(16, recorder.every) == 15:
+        if window.updates in SUMMARIES or window.updates % SUMMARIES[-1] == SUMMARIES[-1] - 1:
             self.summary(recorder)
 
     def summary(self, recorder: Recorder) -> None:
@@ -169,10 +188,9 @@ def recorder_threads() -> int:
     return torch.get_num_threads()
 
 
-def _values(recorder: Recorder, window: Window) -> dict[str, float]:
+def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str, float]:
     now = time.perf_counter()
     group = window.optimizer.param_groups[0] if window.optimizer.param_groups else {}
-    losses = [row[0] for row in window.loss_table()]
     synced = [b.synced for b in window.backs]
     table = [b.bypass for b in window.backs]
     return {
@@ -203,9 +221,9 @@ def _values(recorder: Recorder, window: Window) -> dict[str, float]:
         "rng_digest": recorder.draws["before"],
         "rng_fetch_digest": recorder.draws["fetch"],
         "rng_forward_draws": recorder.draws["forward"],
-        "rng_after": float(random_state.torch_stream()),
+        "rng_after": float(random_state.torch_stream()) if recorder.draws["before"] >= 0 else math.nan,
         **_moved(recorder),
-        "lost_grads": float(window.lost),
+        "lost_grads": float(window.lost) if window.parameters.sampling else math.nan,
         "unscaled": float(window.unscaled),
     }
 
@@ -217,14 +235,13 @@ def _moved(recorder: Recorder) -> dict[str, float]:
 
 
 def _data(window: Window) -> dict[str, Any]:
-    """Samples of the window, slot by slot, and its losses."""
+    """Samples of the window, slot by slot."""
     batches = window.batches()
     prints = [p for b in batches for p in (b.prints or [-1] * b.size)] or [p for x in window.backs for p in x.prints]
     indices = [i for b in batches for i in (b.indices or [-1] * b.size)]
     epochs = [b.loader * 100_000 + b.epoch for b in batches for _ in range(max(len(b.prints), len(b.indices), 1))]
     found = {"sample_ids": prints[:8192], "sample_index": indices[:8192], "sample_epoch": epochs[:8192]}
-    known = {k: v for k, v in found.items() if any(x != -1 for x in v)}
-    return {**known, "loss_terms": window.loss_table()}
+    return {k: v for k, v in found.items() if any(x != -1 for x in v)}
 
 
 def _optimizer(window: Window, recorder: Recorder) -> dict[str, Any]:

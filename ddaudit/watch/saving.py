@@ -26,7 +26,8 @@ def watch_saving(recorder: Recorder) -> None:
     def note(action: str, target: Any, item: Any, seconds: float) -> None:
         found = checkpoints.noted(action, target, item, recorder, seconds)
         if found is not None and len(recorder.reporter.saves) < MAX_NOTED:
-            recorder.reporter.saves.append(found | {"rank": recorder.distributed[0]})
+            held = {"parameters": recorder.unsampled_digests()} if action == "save" else {}
+            recorder.reporter.saves.append({**found, **held, "rank": recorder.distributed[0]})
             recorder.spent["checkpoint_s"] += seconds
             recorder.reporter.summary(recorder)  # a rank that is killed now has told of it
 

@@ -35,6 +35,8 @@ class Window:
     optimizer: Any
     parameters: Parameters
     updates: int = 0
+    follows: int = 0
+    """Updates that the recorded optimizer had made when this one was made."""
     backs: list[Back] = field(default_factory=list)
     cleared: bool = True
     """Whether gradients were seen cleared since the previous step."""

@@ -48,6 +48,15 @@ def test_an_exact_resume_is_quiet():
             {"samples_repeated": 150, "ranks_repeating": (1,), "order_changed": True, "position_stored": False},
             {"resume.data-order-changed", "ckpt.sampler-missing"},
         ),
+        (
+            {"samples_repeated": 150, "ranks_repeating": (1,), "order_changed": True, "ranks_loading_others": (1,)},
+            {"resume.loader-state-of-rank0"},
+        ),
+        (
+            {"samples_repeated": 300, "ranks_repeating": (0, 1), "ranks_loading_others": (1,)},
+            {"resume.data-repeated", "ckpt.sampler-position-ignored"},
+        ),
+        ({"samples_repeated": 0, "ranks_loading_others": (1,)}, set()),
         ({"equal_positions": True}, {"resume.loader-state-of-rank0", "ckpt.sampler-shards-missing"}),
         ({"lr_after": 0.001}, {"resume.lr-reset"}),
         ({"lr_after": 0.005}, {"resume.lr-jump"}),

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 from ddaudit import packs
 from ddaudit.engine.restore import restore
-from ddaudit.findings import Verdict
+from ddaudit.engine.waivers import Waiver, Waivers
+from ddaudit.findings import Status, Verdict
 from tests.conftest import ROOT, ddaudit
 
 CELL = """
@@ -66,6 +68,27 @@ def test_ranks_of_one_launch_share_a_run_folder_that_report_judges(tmp_path: Pat
     found = json.loads(ddaudit("report", "--json", str(run)).stdout)
     assert (found["command"], found["verdict"]) == ("watch", "PASS")
     assert any(f["check"] == "script.loss" and f["status"] == "PASS" for f in found["findings"])
+
+
+def test_a_second_training_without_begin_is_told_and_is_no_pass(tmp_path: Path):
+    code = f"import ddaudit.watch.auto, torch\nupdates = 12\n{CELL}\n{CELL}"
+    told = process(tmp_path, code).communicate()[1]
+    assert told.count("another training began after the 12 recorded updates") == 1
+    (run,) = (tmp_path / "ddaudit-runs").iterdir()
+    record, _ = restore(run, packs.load(entries=False, environment=False))
+    (end,) = [f for f in record.findings if f.check == "script.end"]
+    assert end.status is Status.SKIP and "another training of 12 updates" in end.text
+
+
+def test_a_waiver_covers_a_finding_of_a_process_that_watched_itself(tmp_path: Path):
+    process(tmp_path, RANK.replace("lr=0.1", "lr=1e-30")).communicate()
+    (run,) = (tmp_path / "ddaudit-runs").iterdir()
+    known = packs.load(entries=False, environment=False)
+    record, _ = restore(run, known)
+    assert {f.id for f in record.findings if f.status is Status.FAIL} == {"optim.no-op-step"}
+    waiver = Waiver(check="optim.no-op-step", where="*", owner="team", reason="a frozen run", expires=date(2999, 1, 1))
+    waived, _ = restore(run, known, waivers=Waivers(entries=(waiver,)))
+    assert [f.status for f in waived.findings if f.id == "optim.no-op-step"] == [Status.WAIVED]
 
 
 def test_a_notebook_begins_again_and_is_judged_while_it_lives(tmp_path: Path):
