@@ -172,7 +172,8 @@ __getattr__ = offered(__name__, {
         "SERIES Accused Array ArrayEvidence CheckpointWritten CollectivePoint CollectiveSweep CommandRun Device "
         "DeviceProcess DeviceReport Evidence Fit ForecastFacts HostLoad Interface Job JobNumbers JobPlacement JobPlan "
         "JsonEvidence LaunchFacts LaunchLedger LinkTrials Measure Measures Meeting Neighbour PairTime Prediction "
-        "RailAccused RailSuspects RankOutcome RankPlace RankSettings RankStart ResumeFacts SchedulerFacts SettingsReport Spread Stream "
+        "RailAccused RailSuspects RankOutcome RankPlace RankSettings RankStart ResumeFacts SchedulerFacts "
+        "SettingsReport Spread Stream "
         "Suspects TensorCapture TrainingTrace WatchedRank WatchedScript WrongResult Xid confirm "
         "confirm_rails suspect suspect_rails",
     "ddaudit.evidence.checkpoint": "CheckpointDiff CheckpointFacts Fault NameSeen Position StepValue",
