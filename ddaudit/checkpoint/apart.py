@@ -29,7 +29,8 @@ __all__ = ["LEAST_BYTES", "MappedFile", "examine_apart"]
 
 LEAST_BYTES = 64 << 20
 """Below this, starting a process costs more than it saves."""
-WINDOW_BYTES = 16 << 20
+WINDOW_BYTES, LEAST_WINDOW_BYTES = 16 << 20, 1 << 20
+OPEN_FILES = 64
 REPORT_BYTES = 16 << 20
 Took = Callable[[int, Examined], None]
 
@@ -40,18 +41,20 @@ class MappedFile(FileSource):
     _start = 0
     _window: memoryview | None = None
 
-    def view(self, offset: int, length: int) -> memoryview:
-        """Bytes of the file, valid as long as they are held; raises Malformed where it ends before them."""
+    def view(self, offset: int, length: int, end: int) -> memoryview:
+        """Bytes of the file, valid as long as they are held; raises Malformed where it ends before them. ``end`` is
+        where the run of bytes ends that the caller reads block by block: no more is mapped for it."""
         if self._window is None or not self._start <= offset <= self._start + len(self._window) - length:
-            self._window = self._map(offset, length)
+            self._window = self._map(offset, length, end)
         at = offset - self._start
         return self._window[at : at + length]
 
-    def _map(self, offset: int, length: int) -> memoryview:
+    def _map(self, offset: int, length: int, end: int) -> memoryview:
         if offset + length > self.size:
             raise Malformed(f"{length:,} bytes at {offset:,} are not inside the {self.size:,} bytes there are")
         self._start = offset - offset % mmap.ALLOCATIONGRANULARITY
-        size = min(max(WINDOW_BYTES, offset + length - self._start), self.size - self._start)
+        wanted = max(length, min(WINDOW_BYTES, max(LEAST_WINDOW_BYTES, end - offset)))
+        size = min(offset - self._start + wanted, self.size - self._start)
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # one call for all pages instead of a fault for each
         self.pread(0, 0)  # opens it again where it was closed
         return memoryview(mmap.mmap(self.fd, size, flags=flags, prot=mmap.PROT_READ, offset=self._start))
@@ -150,7 +153,8 @@ def _examine_all(tensors: Sequence[Tensor], indices: Sequence[int], folder: Fold
 
     def opened(name: str) -> Source:
         if name not in sources:
-            sources.clear()  # tensors come in the order of their files
+            if len(sources) >= OPEN_FILES:
+                sources.pop(next(iter(sources))).close()
             plain = folder.opened_anew(name)
             sources[name] = MappedFile(plain.path, name) if isinstance(plain, FileSource) else plain
         return sources[name]

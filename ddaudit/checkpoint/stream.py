@@ -112,7 +112,7 @@ def _read_run(piece: Piece, start: int, length: int, opener: Opener, buffer: mem
     while at < end:
         take = min(len(buffer), end - at)
         if seen is not None:
-            view = seen(piece.span.offset + at, take)
+            view = seen(piece.span.offset + at, take, piece.span.offset + end)
             got = len(view)
         elif into is not None:
             view = buffer[:take]

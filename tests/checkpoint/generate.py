@@ -74,6 +74,7 @@ def safetensors(tensors: dict[str, torch.Tensor], path: Path) -> Path:
         table[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": span}
         body += raw
     text = json.dumps(table).encode()
+    text += b" " * (-len(text) % 8)  # as the library writes it: tensors begin at multiples of 8
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
     return path

@@ -99,10 +99,14 @@ def test_an_interrupt_leaves_no_child(checkpoint: Path, monkeypatch: pytest.Monk
 
 def test_a_mapped_file_shows_its_bytes_across_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "WINDOW_BYTES", 8192)
+    monkeypatch.setattr(apart, "LEAST_WINDOW_BYTES", 4096)
     data = os.urandom(50_000)
     (tmp_path / "f").write_bytes(data)
     source = MappedFile(tmp_path / "f")
-    assert b"".join(bytes(source.view(at, min(3000, len(data) - at))) for at in range(0, len(data), 3000)) == data
-    assert bytes(source.view(10, 30_000)) == data[10:30_010]
+    assert (
+        b"".join(bytes(source.view(at, min(3000, len(data) - at), len(data))) for at in range(0, len(data), 3000))
+        == data
+    )
+    assert bytes(source.view(10, 30_000, 30_010)) == data[10:30_010]
     with pytest.raises(Malformed):
-        source.view(49_000, 1001)
+        source.view(49_000, 1001, 50_001)
