@@ -154,8 +154,8 @@ def _locate(difference: Difference, a: Collected, b: Collected, one: TensorId, t
         return difference
     try:
         at = _first_difference(
-            _from(blocks(left, a.folder._open), tile * TILE_BYTES),
-            _from(blocks(right, b.folder._open), tile * TILE_BYTES),
+            _from(blocks(left, a.folder.opened_anew), tile * TILE_BYTES),
+            _from(blocks(right, b.folder.opened_anew), tile * TILE_BYTES),
         )
     except (Unreadable, Malformed, OSError):
         return difference

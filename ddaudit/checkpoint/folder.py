@@ -83,10 +83,11 @@ class Folder:
             if len(self._opened) >= _KEEP_OPEN:
                 oldest = next(iter(self._opened))
                 self._opened.pop(oldest).close()
-            self._opened[full] = self._open(full)
+            self._opened[full] = self.opened_anew(full)
         return self._opened[full]
 
-    def _open(self, full: str) -> Source:
+    def opened_anew(self, full: str) -> Source:
+        """A handle of its own for a file, named from the checkpoint's root; raises Malformed as :meth:`source` does."""
         try:
             return FileSource(inside(self.root, full), full)
         except OSError as error:
@@ -133,7 +134,7 @@ class RemoteFolder(Folder):
         prefix = self.prefix + name.strip("/") + "/" if name else self.prefix
         return RemoteFolder(self.system, self.base, self.listing, prefix, self._opened)
 
-    def _open(self, full: str) -> Source:
+    def opened_anew(self, full: str) -> Source:
         return RemoteSource(self.system, f"{self.base}/{full}", full, self.listing.sizes[full])
 
     def local(self, name: str) -> Path:

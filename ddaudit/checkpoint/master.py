@@ -54,8 +54,8 @@ def check_master(made: Checkpoint, folder: Folder) -> None:
 def _rounded_differ(weight: Tensor, master: Tensor, folder: Folder) -> int:
     """Elements that are not within one bf16 step of the master weight (round to nearest or stochastic)."""
     differ = 0
-    low_tiles = _tiles(blocks(weight, folder._open), _ITEMS * 2)
-    high_tiles = _tiles(blocks(master, folder._open), _ITEMS * 4)
+    low_tiles = _tiles(blocks(weight, folder.opened_anew), _ITEMS * 2)
+    high_tiles = _tiles(blocks(master, folder.opened_anew), _ITEMS * 4)
     for low_bytes, high_bytes in zip(low_tiles, high_tiles, strict=True):
         low = np.frombuffer(low_bytes, dtype="<u2").astype(np.int64)
         high = np.frombuffer(high_bytes, dtype="<u4").astype(np.int64)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from isal import isal_zlib
 
+from ddaudit.checkpoint.apart import LEAST_BYTES, examine_apart
+from ddaudit.checkpoint.examine import Examined, examine
 from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.model import Checkpoint, Checksum, Tensor
-from ddaudit.checkpoint.roles import is_second_moment
-from ddaudit.checkpoint.scan import BLOCK_BYTES, ArrayScan, TensorScan
-from ddaudit.checkpoint.stream import Opener, Piece, Unreadable, blocks
+from ddaudit.checkpoint.scan import BLOCK_BYTES, TensorScan
 from ddaudit.inert import FileSource, Malformed, Source
 
 Progress = Callable[[int, int], None]
@@ -78,8 +79,9 @@ class FullPass:
         primary = self._aliases(placed)
         rest = self._rest_checksums(primary)
         self.total = sum(t.nbytes for t in primary) + sum(c.length for c in rest)
+        left = self._apart(primary)
         with ThreadPoolExecutor(self.jobs) as pool:
-            self._drain(pool.map(self._tensor, primary))
+            self._drain(pool.map(self._tensor, left))
             rest += self._missed(primary)
             # Most are of a few bytes: handing over each on its own would cost more than reading it.
             rest.sort(key=lambda c: (c.file, c.offset))
@@ -153,32 +155,41 @@ class FullPass:
             if len(sources) >= _OPEN_PER_WORKER:
                 sources.pop(next(iter(sources))).close()
             shared = self.folder.source(name) if not isinstance(self.folder, Folder) else None
-            sources[name] = shared or self.folder._open(name)
+            sources[name] = shared or self.folder.opened_anew(name)
             self.opened.append(sources[name])
         return sources[name]
 
-    @np.errstate(invalid="ignore")
+    def _apart(self, primary: list[Tensor]) -> list[Tensor]:
+        """Has processes of their own read what lies in local files, if it is much; returns what is left to read."""
+        todo = [t for t in primary if t.name not in self.known]
+        if type(self.folder) is not Folder or sum(t.nbytes for t in todo) < LEAST_BYTES or not hasattr(os, "fork"):
+            return primary
+        for name in dict.fromkeys(chunk.file for tensor in todo for chunk in tensor.chunks):
+            with suppress(Malformed, OSError):
+                self._open(name)  # notes when it was written last
+        done: set[str] = set()
+
+        def took(index: int, found: Examined) -> None:
+            self._take(todo[index], found)
+            done.add(todo[index].name)
+
+        examine_apart(todo, self.folder, self.jobs, took, self._count, digest=self.digest)
+        return [t for t in primary if t.name not in done]
+
     def _tensor(self, tensor: Tensor) -> None:
         if tensor.name in self.known:
             self._keep(self.known[tensor.name])
             return
-        scan = ArrayScan(tensor.dtype, tensor.numel, nonnegative=is_second_moment(tensor.name), digest=self.digest)
-        complete = True
-        try:
-            for block in blocks(tensor, self._opener(), self._on_read, self.workers.buffer):
-                scan.feed(block)
-                self._count(len(block))
-        except Unreadable:
-            complete = False
-        except (Malformed, OSError) as error:
-            complete = False
+        self._take(tensor, examine(tensor, self._open, self.workers.buffer, digest=self.digest, count=self._count))
+
+    def _take(self, tensor: Tensor, found: Examined) -> None:
+        for checksum, crc in found.crcs:
+            self._compare(checksum, crc)
+        if found.fault is not None:
             file = tensor.chunks[0].file if tensor.chunks else tensor.file
             with self.lock:
-                self.made.fault("file.changed", f"{tensor.name}: {error}", file=file, tensor=tensor.name)
-        found = scan.finish()
-        if not complete:
-            found["digest"], found["tiles"] = None, []
-        self._keep(TensorScan(tensor.name, **found, complete=complete))
+                self.made.fault("file.changed", found.fault, file=file, tensor=tensor.name)
+        self._keep(found.scan)
 
     def _keep(self, scan: TensorScan) -> None:
         with self.lock:
@@ -194,18 +205,6 @@ class FullPass:
             s is not None and s.checksum is not None and (s.checksum.file, s.checksum.offset) in self.differ
             for s in spans
         )
-
-    def _opener(self) -> Opener:
-        return self._open
-
-    def _on_read(self, piece: Piece, block: memoryview) -> None:
-        if not piece.checked:
-            return
-        piece.crc = isal_zlib.crc32(block, piece.crc)
-        piece.done += len(block)
-        checksum = piece.span.checksum
-        if checksum is not None and piece.done == checksum.length:
-            self._compare(checksum, piece.crc)
 
     def _checksums(self, batch: list[Checksum]) -> None:
         for checksum in batch:

@@ -57,6 +57,7 @@ class ArrayScan:
         self._room = TILE_BYTES
         self._rest = b""  # an element cut by the end of a block
         self._kind = _MASKED[dtype][0] if dtype in _MASKED else _FLOATS.get(dtype)
+        self._scratch: Any = None
         self._item_bytes = 1 if self._kind is None else self._kind.itemsize
 
     def feed(self, block: Any) -> None:
@@ -102,12 +103,23 @@ class ArrayScan:
             return
         blank = self._count_zero_blocks(part)
         if self._kind is not None and not blank:
-            values = np.frombuffer(part, dtype=self._kind)
+            values = self._aligned(part)
             if self.dtype in _FLOATS:
                 self._floats(values)
             else:
                 self._masked(values)
         counts.seen += len(part) // self._item_bytes
+
+    def _aligned(self, part: memoryview) -> Any:
+        """The part as numbers. In a mapped file they may lie across their own borders, where numpy is slow."""
+        values: Any = np.frombuffer(part, dtype=self._kind)
+        if values.flags.aligned:
+            return values
+        if self._scratch is None:
+            self._scratch = np.empty(BLOCK_BYTES, dtype=np.uint8)
+        raw = self._scratch[: len(part)]
+        raw[:] = np.frombuffer(part, dtype=np.uint8)
+        return raw.view(self._kind)
 
     def _count_zero_blocks(self, part: memoryview) -> bool:
         """Notes which of the part's blocks hold zeros alone; True when all do."""

@@ -107,11 +107,14 @@ def _runs(tensor: Tensor, pieces: list[Piece]) -> bool:
 def _read_run(piece: Piece, start: int, length: int, opener: Opener, buffer: memoryview) -> Iterator[memoryview]:
     """``length`` bytes of a chunk from its byte ``start``, in blocks."""
     source = opener(piece.span.file)
-    into = getattr(source, "readinto", None)
+    seen, into = getattr(source, "view", None), getattr(source, "readinto", None)
     at, end = start, start + length
     while at < end:
         take = min(len(buffer), end - at)
-        if into is not None:
+        if seen is not None:
+            view = seen(piece.span.offset + at, take, piece.span.offset + end)
+            got = len(view)
+        elif into is not None:
             view = buffer[:take]
             got = into(view, piece.span.offset + at)
         else:

@@ -67,13 +67,14 @@ def save(value: Any, path: Path) -> Path:
 def safetensors(tensors: dict[str, torch.Tensor], path: Path) -> Path:
     """The safetensors format, written here: float32 and int64 only."""
     names = {torch.float32: "F32", torch.int64: "I64", torch.bfloat16: "BF16"}
-    table, body = {}, b""
+    table, body = {}, bytearray()  # grows in place: checkpoints of gigabytes are made here too
     for name, tensor in tensors.items():
         raw = tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         span = [len(body), len(body) + len(raw)]
         table[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": span}
         body += raw
     text = json.dumps(table).encode()
+    text += b" " * (-len(text) % 8)  # as the library writes it: tensors begin at multiples of 8
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
     return path
@@ -90,7 +91,7 @@ def dcp(
 ) -> Path:
     """A DCP save: tensors are cut along dimension ``cut`` over the ranks, values are byte items of rank 0."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [b""] * ranks
+    files = [bytearray() for _ in range(ranks)]
     described: dict[str, Any] = {}
     stored: dict[Any, Any] = {}
 
