@@ -62,9 +62,7 @@ def _settings(view: View) -> Iterator[Suspect]:
     """Settings of the loop that cost collectives or threads."""
     rounds, needed = view.typical("grad_syncs", 0), view.trace.job.grad_syncs_per_step
     if needed and rounds > needed + 1e-9:
-        wire, whole = view.saving("sync-once", length="wire"), view.saving("sync-once", length="whole")
-        # Exchanges also cost copies and meetings; that shows in whole steps, where these are not too noisy to tell.
-        saving = whole if whole is not None and whole.error < PRECISE * whole.seconds else wire
+        saving = _saving(view, "sync-once", "wire")
         yield _by_window(
             "sync.every-micro-step",
             f"gradients are synchronised {rounds:g} times where {needed:g} is needed",
@@ -77,7 +75,7 @@ def _settings(view: View) -> Iterator[Suspect]:
         yield _by_window(
             "perf.forced-sync",
             f"the loop makes the ranks meet {calls:g} times a step for its own records",
-            view.saving("no-logging"),
+            _saving(view, "no-logging", "active"),
             "without these collectives",
             "a window without the loop's own collectives",
         )
@@ -86,6 +84,13 @@ def _settings(view: View) -> Iterator[Suspect]:
 
 PRECISE = 0.1
 """Standard error of a saving, as a share of it, up to which the saving is a price by itself."""
+
+
+def _saving(view: View, window: str, part: str) -> Saving | None:
+    """What taking collectives out saves: they also cost copies and meetings, which shows in whole steps. Where whole
+    steps are too noisy to tell, only the ``part`` of them that is less so."""
+    whole = view.saving(window, length="whole")
+    return whole if whole is not None and whole.error < PRECISE * whole.seconds else view.saving(window, length=part)
 
 
 def _by_window(id: str, what: str, saving: Saving | None, proof: str, next: str, row: int | None = None) -> Suspect:
@@ -191,6 +196,9 @@ def _input(view: View, share: float) -> Iterator[Suspect]:
         price = max(price, saving.seconds)
     id, what = _loader(view)
     restarts = _after_restarts(view) if id == "perf.worker-respawn" else ""
+    if restarts:  # all restart at once, and the slowest restart is what the others wait for
+        longest = waits.max(axis=0)
+        price = max(price, float(longest.mean() - np.median(longest)))
     text = f"every rank waits for data, and that costs {_ms(price)} a step; {what}"
     least = WORTH if restarts else min(share, SOME) if rare else share
     yield Suspect(id, text, price, least, None, restarts or proof, "batches from memory", covers=covers)

@@ -102,6 +102,14 @@ def test_a_slow_wire_is_named_where_steps_without_it_are_shorter() -> None:
     assert finding.measured == pytest.approx(120.0, abs=1.0)
 
 
+def test_collectives_of_the_loop_are_priced_by_whole_steps_where_these_are_precise() -> None:
+    calls = np.where(lying_in("no-logging"), 0.0, 200.0)
+    given = run(wire_s=np.where(lying_in("no-logging"), 0.001, 0.05), extra_collectives=calls)
+    (finding,) = asked("bottleneck.verdict", given)
+    assert finding.id == "perf.forced-sync"
+    assert finding.measured == pytest.approx(49.0, abs=1.0)
+
+
 def test_a_slow_wire_between_hosts_is_named_by_its_interface() -> None:
     given = run(wire_s=0.12)
     wires = {host: {"eth0": (5, 26_400_000), "ib0": (7, 100)} for host in ("a", "b")}

@@ -83,7 +83,10 @@ def test_smoke_passes_on_two_nodes_and_ends_with_its_own_code(desk: Desk):
     assert answer["verdict"] in ("PASS", "WARN") and answer["job"]["state"] == "COMPLETED"
     record = json.loads((Path(answer["run"]) / "record.json").read_text())
     assert record["facts"]["hosts"] == 2 and record["facts"]["placed_by"] == "Slurm"
-    assert {p.name for p in (Path(answer["run"]) / "events" / "data").glob("*.jsonl")} >= {"n1.node.jsonl", "n2.node.jsonl"}
+    assert {p.name for p in (Path(answer["run"]) / "events" / "data").glob("*.jsonl")} >= {
+        "n1.node.jsonl",
+        "n2.node.jsonl",
+    }
 
 
 def test_waits_are_told_by_their_kind(desk: Desk, cluster: slurm.Cluster):

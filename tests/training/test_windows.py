@@ -46,6 +46,14 @@ def test_no_phase_is_timed_where_the_timers_are_priced(windowed: TrainingTrace) 
     assert not np.isnan(windowed.series("step_s")[0]).any()
 
 
+@pytest.mark.parametrize("kind", ["pipeline", "tensor"])
+def test_every_kind_trains_without_timers(kind: str, tmp_path: Path) -> None:
+    trace = trained(tmp_path, 2, parallel=kind, steps=1, rounds=1, windows=("no-timers",))
+    off = trace.series("window")[0] == window_code("no-timers")
+    assert off.any()
+    assert not np.isnan(trace.series("step_s")[:, off]).any()
+
+
 def test_a_plant_rests_where_its_own_price_is_asked_for(tmp_path: Path) -> None:
     plan = {"steps": 1, "rounds": 2, "windows": ("no-plant",), "plant": "slow-rank-blocked", "plant_ms": 150.0}
     trace = trained(tmp_path, 2, parallel="data", **plan)
