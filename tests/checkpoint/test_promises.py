@@ -186,7 +186,7 @@ def test_a_rank_without_rows_is_no_fault(tmp_path: Path):
 def test_names_alone_open_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = g.hf(tmp_path / "checkpoint-6")
     opened: list[str] = []
-    monkeypatch.setattr(Folder, "_open", lambda self, full: opened.append(full))
+    monkeypatch.setattr(Folder, "opened_anew", lambda self, full: opened.append(full))
     facts = collect(str(folder), Options(level="names")).facts
     assert opened == [] and facts.layout == "hf-trainer" and facts.files == 8 and not facts.faults
     (folder / "rng_state_0.pth").unlink()

@@ -104,8 +104,9 @@ def test_a_slow_wire_is_named_where_steps_without_it_are_shorter() -> None:
 
 def test_collectives_of_the_loop_are_priced_by_whole_steps_where_these_are_precise() -> None:
     calls = np.where(lying_in("no-logging"), 0.0, 200.0)
-    given = run(wire_s=np.where(lying_in("no-logging"), 0.001, 0.05), extra_collectives=calls)
-    (finding,) = asked("bottleneck.verdict", given)
+    given = run(wire_s=np.where(lying_in("no-logging"), 0.001, 0.05))
+    extra = Array(np.broadcast_to(calls, (2, STEPS)), "1", ("rank", "step"))
+    (finding,) = asked("bottleneck.verdict", replace(given, arrays={**given.arrays, "extra_collectives": extra}))
     assert finding.id == "perf.forced-sync"
     assert finding.measured == pytest.approx(49.0, abs=1.0)
 
