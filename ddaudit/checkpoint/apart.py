@@ -16,6 +16,7 @@ import os
 import resource
 import selectors
 import signal
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -57,7 +58,10 @@ class MappedFile(FileSource):
         size = min(offset - self._start + wanted, self.size - self._start)
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)  # one call for all pages instead of a fault for each
         self.pread(0, 0)  # opens it again where it was closed
-        return memoryview(mmap.mmap(self.fd, size, flags=flags, prot=mmap.PROT_READ, offset=self._start))
+        try:
+            return memoryview(mmap.mmap(self.fd, size, flags=flags, prot=mmap.PROT_READ, offset=self._start))
+        except ValueError as error:  # the file is shorter by now
+            raise Malformed(f"{error} (did the file change?)", offset) from None
 
 
 def examine_apart(
@@ -117,6 +121,8 @@ class _Child:
         *lines, self.text = (self.text + data).split(b"\n")
         for line in lines:
             told = json.loads(line)
+            if "failed" in told:
+                raise RuntimeError(f"a process that reads for the audit failed:\n{told['failed']}")
             count(told["read"])
             self.pending += told["read"]
             if "index" in told:
@@ -142,6 +148,9 @@ def _child(tensors: Sequence[Tensor], indices: Sequence[int], folder: Folder, di
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         gc.disable()
         _examine_all(tensors, indices, folder, digest, out)
+    except Exception:  # the parent raises it again, where somebody can see it
+        with open(out, "wb", closefd=False) as pipe:
+            pipe.write(json.dumps({"failed": traceback.format_exc()}).encode() + b"\n")
     finally:
         os._exit(0)
 

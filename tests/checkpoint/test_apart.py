@@ -77,6 +77,20 @@ def test_what_a_dead_child_did_not_tell_is_read_here(
     assert found.facts.bytes_read == here.facts.bytes_read
 
 
+def test_an_error_of_a_child_is_not_lost(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "examine", never)
+    with pytest.raises(RuntimeError, match="this process was to read nothing"):
+        read(checkpoint, monkeypatch, least=0)
+
+
+def test_a_file_that_is_shorter_by_now_is_said_to_have_changed(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(100_000))
+    source = MappedFile(tmp_path / "f")
+    os.truncate(tmp_path / "f", 10)
+    with pytest.raises(Malformed, match="did the file change"):
+        source.view(50_000, 1000, 51_000)
+
+
 def test_an_interrupt_leaves_no_child(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
     fork = os.fork
