@@ -43,10 +43,11 @@ def choose_interface(meeting_host: str, interface: str | None, host: str) -> Non
     NCCL takes the first interface of the list. What the environment says is kept, when there is such an interface.
 
     Raises:
-        LaunchProblem: ``GLOO_SOCKET_IFNAME`` names an interface that this host does not have.
+        LaunchProblem: ``GLOO_SOCKET_IFNAME`` names an interface that this host does not have, or loopback is down.
     """
     if interface is None:
         if meeting_host == "127.0.0.1" and "lo" in _names():
+            _demand_loopback(host)
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         return
     asked = os.environ.get("GLOO_SOCKET_IFNAME", "")
@@ -61,6 +62,24 @@ def choose_interface(meeting_host: str, interface: str | None, host: str) -> Non
         )
     for variable in VARIABLES:
         os.environ.setdefault(variable, interface)
+
+
+def _demand_loopback(host: str) -> None:
+    """New network namespaces have it down, and ranks would wait for each other until the step's deadline.
+
+    Raises:
+        LaunchProblem: The loopback interface is there but down.
+    """
+    import psutil
+
+    stats = psutil.net_if_stats().get("lo")
+    if stats is not None and not stats.isup:
+        raise LaunchProblem(
+            "the loopback interface lo is down: ranks of one host meet over it",
+            where=host,
+            expected="lo up, with address 127.0.0.1",
+            fix="run `ip link set lo up` in the host or container",
+        )
 
 
 def _names() -> list[str]:
