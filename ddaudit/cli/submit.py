@@ -66,7 +66,7 @@ def _command(job: dict[str, Any], runbook: str, options: dict[str, Any]) -> dict
 
 
 def warn_s(limit: str | None) -> int:
-    """How long before the time limit Slurm shall send TERM: a minute, but of a short limit a tenth, as Slurm may send it
+    """How long before the time limit Slurm shall send TERM: a minute, but a tenth of a short limit. Slurm may send it
     half a minute early."""
     from ddaudit.launch.slurm import limit_seconds
 

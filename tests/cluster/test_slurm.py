@@ -202,7 +202,7 @@ def victim(cluster: slurm.Cluster, job: str) -> int:
 def test_ends_that_are_not_the_runs_own_are_named_inconclusive_and_leave_nothing(desk: Desk, cluster: slurm.Cluster):
     """At the same time one job is cancelled, one is warned of its time limit, one runs into it, and one that is not to
     be queued again loses its node."""
-    kinds = {"cancelled": [], "warned": ["--time", "1"], "limit": ["--time", "1"]}
+    kinds = {"cancelled": [], "warned": ["--time", "60"], "limit": ["--time", "60"]}
     jobs: dict[str, str] = {}
     started: dict[str, subprocess.Popen[str]] = {}
     for kind, more in kinds.items():
@@ -212,8 +212,8 @@ def test_ends_that_are_not_the_runs_own_are_named_inconclusive_and_leave_nothing
     jobs["failed"] = run_of(cluster, list(jobs.values()))
     wait(lambda: all(any(desk.out.glob(f"slurm-{job}/events/second/*.jsonl")) for job in jobs.values()))
     cluster.run("scancel", jobs["cancelled"])
-    # Slurm looks every 30 s, for limits that have passed and for those to warn of.
-    cluster.run("scontrol", "update", f"jobid={jobs['warned']}", "EndTime=now+36")
+    # Slurm looks every 30 s, for limits that have passed and for those in less than 90 s, of which to warn.
+    cluster.run("scontrol", "update", f"jobid={jobs['warned']}", "EndTime=now+80")
     cluster.run("scontrol", "update", f"jobid={jobs['limit']}", "EndTime=now")
     gone = victim(cluster, jobs["failed"])
     cluster.kill_node(gone)
