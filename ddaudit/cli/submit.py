@@ -115,6 +115,9 @@ def slurm(runbook: str, **options: Any) -> int:
     folders = load_packs(options["pack"], options["packs"]).template_folders
     job = _command(job, runbook, options)
     script = render("job.sbatch.j2", folders, job=job)
+    many = next((o for o in options["sbatch"] if re.match(r"--array\b|-a|hetjob\b|packjob\b", o.strip())), None)
+    if options["wait"] and many is not None:
+        raise UsageProblem(f"--wait follows one job, and {many!r} makes several", fix="drop --wait, or submit each")
     if options["wait"] and not options["do_submit"]:
         raise UsageProblem("--wait follows a job that was submitted", fix="add --submit")
     if not options["do_submit"]:

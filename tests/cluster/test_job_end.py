@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from ddaudit.cli.submit import warn_s
+from ddaudit.cli.submit import command, warn_s
 from ddaudit.engine import ending
 from ddaudit.engine.ending import job_findings, settle
 from ddaudit.engine.journal import read_journal
+from ddaudit.errors import UsageProblem
 from ddaudit.evidence.jobend import JobEnd
 from ddaudit.findings import Status
 from ddaudit.launch import slurm
@@ -174,6 +176,12 @@ def test_what_was_said_of_an_earlier_try_does_not_hold_once_the_run_goes_on(tmp_
     told = {"event": "job", "t": 2.0, **end("TIMEOUT").model_dump(mode="json")}
     assert read_journal(run_folder(tmp_path / "a", told)).job == end("TIMEOUT")
     assert read_journal(run_folder(tmp_path / "b", told, {"event": "resume", "t": 3.0})).job is None
+
+
+@pytest.mark.parametrize("option", ["--array=1-4", "-a 1-4", "-a1-4", "hetjob"])
+def test_one_of_several_jobs_is_not_taken_for_all(option: str):
+    done = CliRunner().invoke(command, ["slurm", "smoke", "--sbatch", option, "--submit", "--wait"])
+    assert isinstance(done.exception, UsageProblem) and "follows one job" in str(done.exception)
 
 
 @pytest.mark.parametrize(
