@@ -27,7 +27,7 @@ class JobEnd(BaseModel):
 
     ``queue_s`` is Start - Eligible and ``held_s`` Eligible - Submit, of whole seconds each. ``waits`` are the seconds
     that the job was seen to wait for each of Slurm's reasons, empty where nobody watched. ``left_s`` is how far its
-    time limit was when it ended, None without a limit.
+    time limit was when it ended, None without a limit. ``preempted``: Slurm gave it grace to make room for another job.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -44,17 +44,21 @@ class JobEnd(BaseModel):
     nodes: str | None = None
     waits: Mapping[str, float] = {}
     left_s: float | None = None
+    preempted: bool = False
 
     @property
     def ended_by(self) -> str | None:
         """The state of Slurm that names what ended the job; None where its own script did.
 
-        A job that is warned of its time limit ends in order before it, and Slurm calls that a failed script. It shows
-        by TERM being what ended it, with little time left.
+        A job that is warned of its time limit, or given grace before it is preempted, ends in order before that, and
+        Slurm calls it a failed script. It shows by TERM being what ended it, with little time left; a grace shortens
+        the time that is left too.
         """
         if self.reason == "TimeLimit":
             return "TIMEOUT"
         told = self.exit_code == TERM_CODE or self.signal == signal.SIGTERM
+        if self.state in ("FAILED", "RUNNING") and told and self.preempted:
+            return "PREEMPTED"
         if self.state in ("FAILED", "RUNNING") and told and self.left_s is not None and self.left_s <= NEAR_S:
             return "TIMEOUT"
         return None if self.state in ("COMPLETED", "FAILED", "RUNNING", "COMPLETING") else self.state

@@ -183,6 +183,7 @@ def _ended(job: str, record: str, due: float | None, waits: Mapping[str, float])
     code, _, number = (_field(record, "ExitCode") or "").partition(":")
     signal = int(number) if number.isdigit() and int(number) else None
     start, end = epoch(_field(record, "StartTime")), epoch(_field(record, "EndTime"))
+    preempted = epoch(_field(record, "PreemptTime"))
     limit_s = limit_seconds(_field(record, "TimeLimit") or "")
     if due is None and start is not None and limit_s is not None:
         due = start + limit_s
@@ -199,6 +200,7 @@ def _ended(job: str, record: str, due: float | None, waits: Mapping[str, float])
         nodes=_field(record, "NodeList"),
         waits={reason: round(seconds, 1) for reason, seconds in waits.items()},
         left_s=None if due is None or end is None else due - end,
+        preempted=preempted is not None and start is not None and preempted >= start,
     )
 
 

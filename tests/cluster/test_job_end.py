@@ -51,6 +51,9 @@ def end(state: str, **told: Any) -> JobEnd:
         (end("COMPLETING", signal=15), None),
         (end("COMPLETING", reason="TimeLimit", signal=15), "TIMEOUT"),
         (end("TIMEOUT", reason="TimeLimit", exit_code=143), "TIMEOUT"),
+        (end("FAILED", exit_code=143, left_s=20.0, preempted=True), "PREEMPTED"),
+        (end("RUNNING", signal=15, left_s=20.0, preempted=True), "PREEMPTED"),
+        (end("FAILED", exit_code=1, preempted=True), None),
         (end("CANCELLED", exit_code=143, left_s=20.0), "CANCELLED"),
         (end("NODE_FAIL"), "NODE_FAIL"),
     ],
@@ -170,6 +173,20 @@ def test_a_job_of_the_same_number_at_another_time_is_another_job(monkeypatch: py
     assert slurm.past("7", 0.0) is None and slurm.past("7", ended + 9_999) is None
     found = slurm.past("7", ended - 60)
     assert found is not None and found.ended_by == "TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("moment", "preempted"), [("None", False), ("2026-03-02T08:00:10", False), ("2026-03-02T08:01:00", True)]
+)
+def test_a_job_that_was_given_grace_to_make_room_was_preempted_and_an_earlier_try_of_it_does_not_count(
+    moment: str, preempted: bool, monkeypatch: pytest.MonkeyPatch
+):
+    told = (
+        record("FAILED", "NonZeroExitCode", "143:0") + f" PreemptEligibleTime=2026-03-02T08:00:20 PreemptTime={moment}"
+    )
+    monkeypatch.setattr(slurm, "_ask", lambda argv, *more, **named: told)
+    found = slurm.past("7", epoch("2026-03-02T08:02:00") or 0.0)
+    assert found is not None and (found.ended_by == "PREEMPTED") is preempted
 
 
 def test_what_was_said_of_an_earlier_try_does_not_hold_once_the_run_goes_on(tmp_path: Path):
