@@ -45,11 +45,13 @@ def command(run: str, formats: tuple[Target, ...], rejudge: bool, ascii_only: bo
     the events that every rank wrote; finished steps of an interrupted run are judged.
     """
     from ddaudit import report
+    from ddaudit.engine.ending import settle
     from ddaudit.engine.restore import restore
 
     run_dir = check_folder(run).resolve()
     loaded = load_packs(packs["pack"], packs["packs"])
     given = load_waivers(packs["waivers"], loaded) if packs["waivers"] else None
+    settle(run_dir)
     record, notes = restore(run_dir, loaded, rejudge=rejudge, waivers=given)
     for note in notes:
         click.echo(f"ddaudit: {note}", err=True)

@@ -16,7 +16,8 @@ from ddaudit.cli.terminal import printable
 from ddaudit.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from ddaudit.launch.slurm import Ended, Look
+    from ddaudit.evidence.jobend import JobEnd
+    from ddaudit.launch.slurm import Look
     from ddaudit.record import Record
 
 __all__ = ["command"]
@@ -64,6 +65,15 @@ def _command(job: dict[str, Any], runbook: str, options: dict[str, Any]) -> dict
     return {**job, "runbook": named, "arguments": words}
 
 
+def warn_s(limit: str | None) -> int:
+    """How long before the time limit Slurm shall send TERM: a minute, but a tenth of a short limit. Slurm may send it
+    half a minute early."""
+    from ddaudit.launch.slurm import limit_seconds
+
+    seconds = limit_seconds(limit or "")
+    return 60 if seconds is None else max(5, min(60, seconds // 10))
+
+
 @command.command("slurm")
 @click.argument("runbook", default="scale-out")
 @click.option("--nodes", type=click.IntRange(1, 65_536), default=1, show_default=True)
@@ -96,6 +106,7 @@ def slurm(runbook: str, **options: Any) -> int:
         "partition": options["partition"],
         "account": options["account"],
         "time": options["time_limit"],
+        "warn_s": warn_s(options["time_limit"]),
         "sbatch": options["sbatch"],
         "log": f"{out}/%x-%j.log",
         "out": str(out),
@@ -104,6 +115,9 @@ def slurm(runbook: str, **options: Any) -> int:
     folders = load_packs(options["pack"], options["packs"]).template_folders
     job = _command(job, runbook, options)
     script = render("job.sbatch.j2", folders, job=job)
+    many = next((o for o in options["sbatch"] if re.match(r"--array\b|-a|hetjob\b|packjob\b", o.strip())), None)
+    if options["wait"] and many is not None:
+        raise UsageProblem(f"--wait follows one job, and {many!r} makes several", fix="drop --wait, or submit each")
     if options["wait"] and not options["do_submit"]:
         raise UsageProblem("--wait follows a job that was submitted", fix="add --submit")
     if not options["do_submit"]:
@@ -137,18 +151,19 @@ def _hand_in(script: str, out: Path, options: dict[str, Any]) -> int:
     return _conclude(ended, out / f"slurm-{job}", options)
 
 
-def _conclude(ended: Ended, run_dir: Path, options: dict[str, Any]) -> int:
+def _conclude(ended: JobEnd, run_dir: Path, options: dict[str, Any]) -> int:
     """The run's own record where it can be read from here, with what the scheduler knows; else the latter alone."""
-    from ddaudit.report.queue import job_findings
+    from ddaudit.engine.ending import job_findings, note_end
 
     record: Record | None = None
     if (run_dir / "plan.json").is_file():
+        note_end(run_dir, ended)
         from ddaudit.engine.restore import restore
 
         record = restore(run_dir, load_packs(options["pack"], options["packs"]))[0]
-    findings, verdict, code = job_findings(ended.as_json(), record)
+    findings, verdict, code = job_findings(ended, record)
     if options["as_json"]:
-        told = {"job": ended.as_json(), "run": str(run_dir) if record else None}
+        told = {"job": ended.model_dump(mode="json"), "run": str(run_dir) if record else None}
         emit_json(envelope("submit", verdict, code, findings=[f.model_dump(mode="json") for f in findings], **told))
         return code
     for finding in findings:

@@ -17,6 +17,7 @@ from ddaudit.engine.outcome import Standards, State
 from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import EvidenceProblem
 from ddaudit.evidence.events import Stream, read_stream
+from ddaudit.evidence.jobend import JobEnd
 from ddaudit.findings import Severity
 from ddaudit.packs import Failure
 from ddaudit.runbook.model import Plan
@@ -89,13 +90,15 @@ class _PackFailure(_Event):
 @dataclass(frozen=True)
 class Journal:
     """What the file holds. ``ended`` is in the order of time; of a step that ended twice, the last word counts.
-    ``end`` is None while the run goes on, and for ever when it was killed."""
+    ``end`` is None while the run goes on, and for ever when it was killed. ``job`` is the scheduler's last word on the
+    job that the run ended with, None where nobody asked it."""
 
     head: Head
     failures: tuple[Failure, ...] = ()
     ended: Mapping[str, Ended] = field(default_factory=dict)
     end: End | None = None
     seconds: float = 0.0
+    job: JobEnd | None = None
 
     def completes(self, plan: Plan) -> bool:
         """True when the run came to its own end, and no step of a sweep is missing for a damaged line."""
@@ -128,7 +131,16 @@ def read_journal(run_dir: Path) -> Journal:
     ends = _typed(stream, "end", End)
     failures = tuple(_failure(e.failure) for e in _typed(stream, "pack-failure", _PackFailure))
     seconds = round(sum(e.seconds for e in ends), 3)
-    return Journal(heads[0], failures, ended, ends[-1] if ends and last == "end" else None, seconds)
+    end = ends[-1] if ends and last == "end" else None
+    return Journal(heads[0], failures, ended, end, seconds, _last_job(stream))
+
+
+def _last_job(stream: Stream) -> JobEnd | None:
+    """The last word that names what ended the job, else the last one. What was said of an earlier try of the job does
+    not hold for the present one."""
+    began = max((i for i, e in enumerate(stream.events) if e["event"] in ("run", "resume")), default=0)
+    told = _typed(Stream(stream.name, stream.events[began:]), "job", JobEnd)
+    return next((job for job in reversed(told) if job.ended_by is not None), told[-1] if told else None)
 
 
 def _refuse_huge(path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ddaudit import __version__
 from ddaudit.engine.baselines import compare, judge_baseline
+from ddaudit.engine.ending import end_findings
 from ddaudit.engine.folder import writing
 from ddaudit.engine.gather import gather, gather_others
 from ddaudit.engine.journal import Ended, Journal, read_journal, read_plan
@@ -129,6 +130,8 @@ def build_record(journal: Journal, plan: Plan, judged: Sequence[Judged], evidenc
         complete=journal.completes(plan),
     )
     findings = (*map(_pack_finding, journal.failures), *(f for j in judged for f in j.findings))
+    if journal.job is not None and not record.complete:
+        findings = (*end_findings(journal.job), *findings)
     return _concluded(record, journal, plan, findings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from ddaudit.engine.outcome import Judged, Outcome, blocks, edge, judge_step, pr
 from ddaudit.engine.rebuild import build_record, judged_from_disk, write_evidence
 from ddaudit.errors import Problem, UsageProblem
 from ddaudit.findings import Finding
-from ddaudit.launch import Fleet, Progress
+from ddaudit.launch import Fleet, Progress, slurm
 from ddaudit.packs import Packs
 from ddaudit.record import Record
 from ddaudit.registry import suggest
@@ -105,11 +106,17 @@ class Walk:
         try:
             for step in self._order():
                 self._do(step)
+            self._ask_why()
         finally:
             self._attempts.close()
         digest = write_evidence(self.folder.path, self.judged)
         self.folder.emit("end", seconds=round(time.monotonic() - self._began, 3), signal=self.signal)
         return self._save(digest)
+
+    def _ask_why(self) -> None:
+        """Asks the scheduler, while it gives grace, what it ends the job for; afterwards it calls the script failed."""
+        if self.signal == signal.SIGTERM and (job := slurm.present(os.environ, self.signal)) is not None:
+            self.folder.emit("job", **job.model_dump(mode="json"))
 
     def _begin(self, command: str) -> None:
         """Writes the plan and the head of a new run, or takes over the steps of an earlier one that stand. They are

@@ -87,8 +87,9 @@ def find_place(asked: Asked, environment: Mapping[str, str], gpus: int) -> Place
     if asked.endpoint is not None:
         host, port = parse_endpoint(asked.endpoint)
         place = Place(**{**vars(place), "host": host, "port": port, "meeting": None})
-    elif found is None and nnodes > 1:
-        raise UsageProblem("where do the nodes meet?", expected=FLAGS)
+    elif not place.host or (found is None and nnodes > 1):
+        fix = "mpirun -x MASTER_ADDR=HOST, or --rdzv-endpoint" if found is not None else None
+        raise UsageProblem("where do the nodes meet?", expected=FLAGS, fix=fix)
     return place if place.nnodes > 1 or place.local_rank > 0 or place.ranks_per_node > 1 else None
 
 
@@ -159,15 +160,22 @@ def _slurm_address(name: str) -> str:
 
 
 def _mpi(environment: Mapping[str, str]) -> Place | None:
-    """Ranks are taken to fill one node after the other, mpirun's default (``--map-by slot``)."""
+    """Ranks are taken to fill one node after the other, mpirun's default (``--map-by slot``). The host is empty where
+    nobody told it.
+
+    Raises:
+        UsageProblem: the ranks do not lie so; which node is whose is not told then.
+    """
     for names in MPI:
         rank, size, local, local_size = (_number(environment, name) for name in names)
         if rank is None or not size or local is None or not local_size or size == 1:
             continue
         nnodes = math.ceil(size / local_size)
+        if nnodes > 1 and (size % local_size or local != rank % local_size):
+            what = f"rank {rank} of {size} is number {local} of {local_size} on its node: "
+            what += "ranks do not fill one node after the other"
+            raise UsageProblem(what, fix="as many ranks on each node and `mpirun --map-by slot`, or one rank a node")
         host = environment.get("MASTER_ADDR", "" if nnodes > 1 else "127.0.0.1")
-        if not host:
-            continue
         port = _number(environment, "MASTER_PORT", least=1) or PORT
         return Place(nnodes, rank // local_size, local_size, host, port, "MPI", local)
     return None

@@ -6,17 +6,22 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ddaudit.errors import LaunchProblem, UsageProblem
+from ddaudit.errors import LaunchProblem, Problem, UsageProblem
+from ddaudit.evidence.jobend import JobEnd
+from ddaudit.probes._placement import epoch
 from ddaudit.probes.scheduler import read_job
 from ddaudit.redact import redact_text
 
-__all__ = ["ENDED", "Ended", "Look", "follow", "submit"]
+__all__ = ["ENDED", "Look", "follow", "limit_seconds", "past", "present", "submit"]
 
 ANSWER_S = 30.0
+#: What a job may still write after its end: Slurm's KillWait is half a minute, and admins lengthen it.
+GRACE_S = 300.0
+#: For a job that is being ended: its grace is for the report.
+QUICK_S = 5.0
 POLL_S = 2.0
 #: States that a job does not leave again by itself.
 ENDED = frozenset(
@@ -39,30 +44,10 @@ class Look:
     def __str__(self) -> str:
         if self.state == "PENDING":
             place = f", position {self.position} in the queue" if self.position else ""
-            return f"waiting ({self.reason}{place})"
+            reason = "not looked at yet" if self.reason in (None, "None") else self.reason
+            return f"waiting ({reason}{place})"
         again = f", restarted {self.restarts} time(s)" if self.restarts else ""
         return f"{self.state.lower()} on {self.nodes}{again}" if self.nodes else f"{self.state.lower()}{again}"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a job ended. ``exit_code`` is its script's, None where a signal ended that. ``queue_s`` is Start - Eligible,
-    ``held_s`` Eligible - Submit: a hold, a begin time or a dependency."""
-
-    job: str
-    state: str
-    reason: str | None
-    exit_code: int | None
-    signal: int | None
-    restarts: int
-    queue_s: float | None
-    held_s: float | None
-    absent: str | None
-    nodes: str | None
-    record: str
-
-    def as_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "record"}
 
 
 def submit(script: str, *, extra: Sequence[str] = ()) -> str:
@@ -78,21 +63,74 @@ def submit(script: str, *, extra: Sequence[str] = ()) -> str:
     return job
 
 
-def follow(job: str, on_change: Callable[[Look], None], *, poll_s: float = POLL_S) -> Ended:
+def follow(job: str, on_change: Callable[[Look], None], *, poll_s: float = POLL_S) -> JobEnd:
     """Looks at the job until it has ended; ``on_change`` is told whenever it looks different.
 
     Raises:
         LaunchProblem: Slurm does not answer for two minutes, or does not know the job.
     """
     seen: Look | None = None
+    waits, due = _Waits(), None
     for record in _records(job, poll_s):
         look = _look(job, record)
+        if seen is not None and look.restarts != seen.restarts:
+            waits, due = _Waits(), None  # Slurm's times are those of the last try as well
+        waits.note(look.reason if look.state == "PENDING" else None, time.monotonic())
+        due = epoch(_field(record, "EndTime")) if look.state == "RUNNING" else due
         if look != seen:
             on_change(look)
             seen = look
         if look.state in ENDED and not _completing(job):
-            return _ended(job, record)
+            return _ended(job, record, due, waits.seconds)
     raise AssertionError("the records of a job do not end before it has")
+
+
+class _Waits:
+    """Seconds by the reason that Slurm gave for them. A look counts from the one before it, for that one's reason; a
+    job that Slurm has not looked at yet has none, so its next reason stands for both."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last: tuple[float, str | None] | None = None
+
+    def note(self, reason: str | None, now: float) -> None:
+        reason = None if reason == "None" else reason
+        if self._last is not None and (known := self._last[1] or reason) is not None:
+            self.seconds[known] = self.seconds.get(known, 0.0) + now - self._last[0]
+        self._last = (now, reason)
+
+
+def present(environment: Mapping[str, str], number: int) -> JobEnd | None:
+    """The job around this process, which was just told to end by the signal ``number``; None without Slurm or an
+    answer of it."""
+    job = environment.get("SLURM_JOB_ID", "")
+    if not re.fullmatch(r"\d+", job):
+        return None
+    try:
+        record = _ask(["scontrol", "-o", "show", "job", job], limit_s=QUICK_S).strip()
+    except Problem:
+        return None
+    end, now = _ended(job, record, None, {}), time.time()
+    due = epoch(_field(record, "EndTime")) if end.state == "RUNNING" else None
+    told = {"signal": number, "exit_code": None, "left_s": None if due is None else due - now}
+    if end.state == "COMPLETING":  # the start is moved while a job goes back to the queue
+        told |= {"queue_s": None, "held_s": None, "absent": "the job was being ended"}
+    return end.model_copy(update=told)
+
+
+def past(job: str, at: float) -> JobEnd | None:
+    """A job that has ended; None without Slurm, while it goes on, or when it was not there at the time ``at``."""
+    if not re.fullmatch(r"\d+", job):
+        return None
+    try:
+        record = _ask(["scontrol", "-o", "show", "job", job], limit_s=QUICK_S).strip()
+    except Problem:
+        return None
+    submitted, ended = epoch(_field(record, "SubmitTime")), epoch(_field(record, "EndTime"))
+    if submitted is None or ended is None or not submitted - 1 <= at <= ended + GRACE_S:
+        return None
+    end = _ended(job, record, None, {})
+    return end if end.state in ENDED else None
 
 
 def _completing(job: str) -> bool:
@@ -139,11 +177,17 @@ def _position(job: str, record: str) -> int | None:
     return queue.index(job) + 1 if job in queue else None
 
 
-def _ended(job: str, record: str) -> Ended:
+def _ended(job: str, record: str, due: float | None, waits: Mapping[str, float]) -> JobEnd:
+    """``due`` is when the time limit would have ended the job, as long as that was still ahead."""
     told = read_job(record)
     code, _, number = (_field(record, "ExitCode") or "").partition(":")
     signal = int(number) if number.isdigit() and int(number) else None
-    return Ended(
+    start, end = epoch(_field(record, "StartTime")), epoch(_field(record, "EndTime"))
+    preempted = epoch(_field(record, "PreemptTime"))
+    limit_s = limit_seconds(_field(record, "TimeLimit") or "")
+    if due is None and start is not None and limit_s is not None:
+        due = start + limit_s
+    return JobEnd(
         job=job,
         state=told["state"] or "UNKNOWN",
         reason=told["reason"],
@@ -154,8 +198,21 @@ def _ended(job: str, record: str) -> Ended:
         held_s=told.get("held_s"),
         absent=told["absent"],
         nodes=_field(record, "NodeList"),
-        record=record,
+        waits={reason: round(seconds, 1) for reason, seconds in waits.items()},
+        left_s=None if due is None or end is None else due - end,
+        preempted=preempted is not None and start is not None and preempted >= start,
     )
+
+
+def limit_seconds(text: str) -> int | None:
+    """A time limit in one of Slurm's forms, such as 90, 1:30:00 or 2-12; None where it is none, or unlimited."""
+    found = re.fullmatch(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})", text)
+    if not found:
+        return None
+    parts = [int(part) for part in found["clock"].split(":")]
+    # Behind days the first number counts hours; alone, or before one colon, minutes.
+    scales = (3600, 60, 1) if found["days"] or len(parts) == 3 else (60, 1)
+    return int(found["days"] or 0) * 86_400 + sum(n * s for n, s in zip(parts, scales, strict=False))
 
 
 def _field(record: str, name: str) -> str | None:
@@ -164,16 +221,16 @@ def _field(record: str, name: str) -> str | None:
     return None if value in (None, "(null)", "None") else value
 
 
-def _ask(argv: Sequence[str], text: str | None = None) -> str:
+def _ask(argv: Sequence[str], text: str | None = None, *, limit_s: float = ANSWER_S) -> str:
     """Runs one of Slurm's programs; its standard output."""
     try:
         done = subprocess.run(
-            list(argv), input=text, capture_output=True, text=True, timeout=ANSWER_S, check=False, env=dict(os.environ)
+            list(argv), input=text, capture_output=True, text=True, timeout=limit_s, check=False, env=dict(os.environ)
         )
     except FileNotFoundError:
         raise UsageProblem(f"{argv[0]} is not on PATH", fix="submit from a host with Slurm's client programs") from None
     except subprocess.TimeoutExpired:
-        raise LaunchProblem(f"{argv[0]} did not answer within {ANSWER_S:.0f} s", fix="is slurmctld up?") from None
+        raise LaunchProblem(f"{argv[0]} did not answer within {limit_s:.0f} s", fix="is slurmctld up?") from None
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise LaunchProblem(f"{argv[0]}: {redact_text(said)[:400]}")

@@ -20,7 +20,8 @@ MAX_WORLD = 16_384
 @dataclass(frozen=True)
 class Rehearsal:
     """One training step at ``world_size`` ranks. ``problem`` says why it does not fit; ``shard_bytes`` are rank 0's
-    parameters where its kind shards them, ``whole_bytes`` those of the whole model, both in the planned precision."""
+    parameters where its kind shards them, ``whole_bytes`` those of the whole model, both as they are kept.
+    ``slots`` are the optimizer's tensors per parameter, None where it shards them by itself."""
 
     step: str
     parallel: str
@@ -32,7 +33,17 @@ class Rehearsal:
     global_batch: int | None = None
     whole_bytes: int | None = None
     shard_bytes: int | None = None
+    slots: int | None = None
     problem: str | None = None
+
+    @property
+    def rank_bytes(self) -> int | None:
+        """Parameters, gradients and optimizer state of rank 0, activations not counted; None where what a rank holds
+        is not worked out (kinds that cut the model itself, and states that are sharded without the parameters)."""
+        held = self.shard_bytes if self.parallel in ("sharded", "hsdp") else self.whole_bytes
+        if held is None or self.parallel not in ("single", "data", "sharded", "hsdp") or self.slots is None:
+            return None
+        return held * (2 + self.slots)
 
 
 def rehearse(steps: Sequence[tuple[str, Mapping[str, Any]]], world_size: int) -> list[Rehearsal]:
@@ -82,6 +93,7 @@ def _one(id: str, given: Mapping[str, Any], world_size: int) -> Rehearsal:
         global_batch=params.global_batch,
         whole_bytes=whole,
         shard_bytes=shard,
+        slots=None if params.form.startswith("zero") else 2 if params.optimizer == "adamw" else 0,
     )
 
 
@@ -116,9 +128,9 @@ def _bytes(params: TrainParams, mesh: Any) -> tuple[int, int | None]:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 
-    from ddaudit.training.model import Transformer, shape_of
+    from ddaudit.training.model import DTYPES, Transformer, shape_of
 
-    item = {"fp64": 8, "bf16": 2, "fp16": 2}.get(params.dtype, 4)
+    item = DTYPES[params.dtype].itemsize  # bf16 computes in it, and keeps its parameters in fp32
     with torch.device("meta"):
         model = Transformer(shape_of(params))
     whole = sum(p.numel() for p in model.parameters()) * item

@@ -101,6 +101,23 @@ def test_an_mpi_rank_finds_its_node():
     assert (found.nnodes, found.node_rank, found.local_rank, found.host) == (2, 1, 1, "head")
 
 
+def test_mpi_ranks_that_were_not_told_where_to_meet_do_not_each_run_alone():
+    """mpirun passes MASTER_ADDR on only when asked to; without it each rank was a run of its own."""
+    lost = {k: v for k, v in MPI.items() if k != "MASTER_ADDR"}
+    with pytest.raises(UsageProblem, match="where do the nodes meet"):
+        place(lost)
+    found = place(lost, endpoint="head:3000")
+    assert found is not None and (found.nnodes, found.node_rank, found.host, found.port) == (2, 1, "head", 3000)
+
+
+def test_mpi_ranks_that_are_dealt_out_over_the_nodes_are_refused():
+    """Rank 1 is the first of the second node there, and would take itself for another of the first."""
+    with pytest.raises(UsageProblem, match="one node after the other"):
+        place({**MPI, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    with pytest.raises(UsageProblem, match="one node after the other"):
+        place({**MPI, "OMPI_COMM_WORLD_SIZE": "12"})
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from ddaudit.training.rehearsal import rehearse
 from tests.conftest import ddaudit
 
 
@@ -25,3 +26,19 @@ def test_a_step_whose_condition_is_false_does_not_stop_the_plan():
     done = ddaudit("run", "scale-out", "--dry-run", "--device", "cpu", "-P", "ranks=4", "--only", "pipeline*", "--json")
     assert done.returncode == 0, done.stderr
     assert "pipeline-interleaved" in {s["id"] for s in json.loads(done.stdout)["planned"]}
+
+
+def test_mixed_precision_keeps_its_parameters_in_fp32_and_adamw_four_tensors_of_their_size():
+    asked = {"parallel": "data", "global_batch": 4096}
+    plain, mixed, sgd = rehearse(
+        [("a", asked), ("b", {**asked, "dtype": "bf16"}), ("c", {**asked, "optimizer": "sgd"})], 4096
+    )
+    assert mixed.whole_bytes == plain.whole_bytes
+    assert plain.rank_bytes == 4 * (plain.whole_bytes or 0) and sgd.rank_bytes == 2 * (sgd.whole_bytes or 0)
+
+
+def test_a_plan_that_trains_nothing_is_shown_all_the_same():
+    done = ddaudit("run", "crash", "--dry-run", "--world-size", "4096", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0 and answer["rehearsal"] == []
+    assert set(answer["other_steps"].values()) == {1}, "reading logs takes one process at any size"
