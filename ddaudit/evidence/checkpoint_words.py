@@ -99,6 +99,12 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "values.not-finite-model values.not-finite-optimizer values.negative-square",
     ),
     (
+        "WRONG",
+        "values",
+        _MIXED,
+        "values.zeroed",
+    ),
+    (
         "DEGRADED",
         "values",
         "Compare the tensor with a sibling: blocks of zeros are what a crash leaves on some file systems.",
@@ -141,7 +147,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         _MIXED,
         "step.optimizer-mismatch step.schedule-mismatch step.rank-mismatch step.directory-mismatch "
         "step.epoch-completed "
-        "step.epoch-rate step.loop-mismatch",
+        "step.epoch-rate step.loop-mismatch world.ranks-differ",
     ),
     ("DEGRADED", "step", "Check how the job counts samples.", "step.samples-mismatch step.loops step.other-counter"),
     ("DEGRADED", "step", "Use one value for both.", "state.disagrees world.disagrees"),
@@ -190,7 +196,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "DEGRADED",
         "rng",
         "Seed anew on resume and say so in the run's notes.",
-        "rng.missing rng.incomplete rng.rank-lost rng.collapsed",
+        "rng.missing rng.incomplete rng.rank-lost rng.collapsed rng.exchanged",
     ),
     (
         "DEGRADED",
