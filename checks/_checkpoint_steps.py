@@ -50,13 +50,18 @@ def _between_ranks(facts: CheckpointFacts) -> Iterator[Finding]:
     for item in facts.steps:
         if item.unit == "micro-batch" and item.rank is not None:
             counted[("", "", item.unit)].append(item)
-        elif item.tensor_of is None and not item.main and _RANK.search(item.file or ""):
+            continue
+        said = any(item.name.endswith(p.name) for p in facts.positions)  # and judged with the positions
+        counter = item.tensor_of is None and not item.main and not said
+        if counter and (item.unit == "sample" or item.lag[1] < _UNBOUNDED) and _RANK.search(item.file or ""):
             word = ".".join(item.name.split(".")[-2:])
             counted[(word, _RANK.sub("rank#", item.file or ""), item.unit)].append(item)
     for items in counted.values():
         low, high = (f(items, key=lambda s: s.value) for f in (min, max))
         if low.value != high.value:
-            text = f"{low.name} is {low.value:g}, {high.name} is {high.value:g}: the ranks' files are of different saves"
+            text = (
+                f"{low.name} is {low.value:g}, {high.name} is {high.value:g}: the ranks' files are of different saves"
+            )
             yield finding(
                 "step.rank-mismatch", text, where=_where(low), measured=low.value, limit=high.value, unit=low.unit
             )

@@ -10,11 +10,12 @@ from collections import defaultdict
 from functools import cache, lru_cache
 
 from ddaudit.checkpoint.model import Checkpoint, Chunk, Tensor
-from ddaudit.checkpoint.roles import area_of, canonical_weight, group_of, keras_slot, moment_of
+from ddaudit.checkpoint.roles import area_of, canonical_weight, group_of, is_second_moment, keras_slot, moment_of
 from ddaudit.checkpoint.scan import TensorScan
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _MIN_ELEMENTS = 8
+_RNG_BYTES = 5056  # of torch's CPU generator
 _MIN_UPDATES = 2  # warm-up may begin at a rate of 0
 _POLYNOMIAL = 0xEDB88320
 _ONES = 0xFFFFFFFF
@@ -32,20 +33,43 @@ def witnesses(made: Checkpoint) -> dict[str, Tensor]:
 
     A first moment has none: it fades to zero long before the second does. Empty before the second update.
     """
-    if max((s.value for s in made.steps if s.main), default=0.0) < _MIN_UPDATES or _rates_zero(made):
+    if max((s.value for s in made.steps if s.main), default=0.0) < _MIN_UPDATES:
         return {}
+    pairs = [("second", "first")]
+    if not _never_moved(made):
+        pairs += [("weight", "second"), ("master", "second")]
     found: dict[str, Tensor] = {}
     for kinds in _states(made).values():
-        for kind, witness in (("weight", "second"), ("master", "second"), ("second", "first")):
+        for kind, witness in pairs:
             one, other = kinds.get(kind), kinds.get(witness)
             if one is not None and other is not None and one.numel == other.numel >= _MIN_ELEMENTS:
                 found[one.name] = other
     return found
 
 
-def _rates_zero(made: Checkpoint) -> bool:
-    """A group with a learning rate of 0 keeps zeros however much its moments move."""
-    return any(n.endswith(".lr") and v.value == 0 and area_of(n) == "optimizer" for n, v in made.values.items())
+def check_no_moments(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
+    """Second moments of zeros alone, after updates: they were saved before the first one, or were lost. And states of
+    a random generator that are zeros, which none ever is."""
+    for tensor in made.tensors.values():
+        scan = scans.get(tensor.name)
+        blank = scan is not None and scan.complete and not scan.nonzero
+        if blank and tensor.dtype == "uint8" and tensor.numel >= _RNG_BYTES and area_of(tensor.name, True) == "rng":
+            text = f"{tensor.name}: a generator's state of zeros alone"
+            made.fault("rng.malformed", text, file=tensor.file, tensor=tensor.name, rank=tensor.rank)
+    seconds = [t for t in made.tensors.values() if t.numel >= _MIN_ELEMENTS and is_second_moment(t.name)]
+    mine = [scans[t.name] for t in seconds if t.name in scans and t.dtype in _FLOATS]
+    step = max((s.value for s in made.steps if s.main), default=0.0)
+    if len(mine) > 1 and step >= _MIN_UPDATES and all(s.complete and not s.nonzero for s in mine):
+        text = f"all {len(mine)} second moments are only zeros at step {step:g}: the moments would start anew"
+        file = seconds[0].file
+        made.fault("optimizer.no-moments", text, file=file, tensor=seconds[0].name, measured=0, unit="element")
+
+
+def _never_moved(made: Checkpoint) -> bool:
+    """A group whose rate is and was 0 keeps zeros however much its moments move."""
+    groups = [n.removesuffix("lr") for n, v in made.values.items() if n.endswith(".lr") and v.value == 0]
+    begun = (made.values.get(f"{group}initial_lr") for group in groups if area_of(group) == "optimizer")
+    return any(value is None or not value.value for value in begun)
 
 
 def _states(made: Checkpoint) -> States:
@@ -70,21 +94,26 @@ def _states(made: Checkpoint) -> States:
                 continue
             owner = ".".join(p for p in owner.split(".") if p not in ("optimizer", "optim", "state"))
         owner = owner.removeprefix(f"{group}.") if group else owner
-        states[group, canonical_weight(owner)].setdefault(kind, tensor)
+        head, _, last = owner.rpartition(".")
+        key = (f"{group}\0{head}", last) if last.isdigit() else (group, canonical_weight(owner))
+        states[key].setdefault(kind, tensor)
     _join_numbered(states)
     return states
 
 
 def _join_numbered(states: States) -> None:
-    """torch.optim numbers its states in the order of the parameters: trusted where every shape bears it out."""
+    """torch.optim numbers its states in the order of the parameters, often matrices (with decay) before vectors:
+    trusted where every shape bears it out."""
     for group in {g for g, owner in states if owner.isdigit()}:
         mine = [(int(o), kinds) for (g, o), kinds in states.items() if g == group and o.isdigit()]
         mine.sort(key=lambda item: item[0])
-        weights = [kinds["weight"] for (g, _), kinds in states.items() if g == group and "weight" in kinds]
+        plain = group.partition("\0")[0]
+        weights = [kinds["weight"] for (g, _), kinds in states.items() if g == plain and "weight" in kinds]
         shapes = [next(iter(kinds.values())).shape for _, kinds in mine]
-        if [w.shape for w in weights] == shapes:
-            for (_, kinds), weight in zip(mine, weights, strict=True):
-                kinds["weight"] = weight
+        split = [w for w in weights if len(w.shape) > 1] + [w for w in weights if len(w.shape) < 2]
+        order = next((o for o in (weights, split) if [w.shape for w in o] == shapes), [])
+        for (_, kinds), weight in zip(mine, order, strict=False):
+            kinds["weight"] = weight
 
 
 def _compare(made: Checkpoint, one: Tensor, other: Tensor, scans: dict[str, TensorScan]) -> None:

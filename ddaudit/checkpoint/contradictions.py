@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from ddaudit.checkpoint.model import Checkpoint
+from ddaudit.checkpoint.model import Checkpoint, Tensor, Value
 from ddaudit.checkpoint.roles import area_of
 
 _LAYOUT = ("ranks", "dp", "tp", "pp", "mp", "ep", "global_batch")
@@ -39,9 +39,7 @@ def _leftover(voices: dict[str, set[int]]) -> bool:
     return any(all(ranks.get(r) == {n} for r in range(n)) for n in every)
 
 
-def _contradicted(
-    made: Checkpoint, fact: str, key: str, by_file: dict[str, int], voices: dict[str, set[int]]
-) -> None:
+def _contradicted(made: Checkpoint, fact: str, key: str, by_file: dict[str, int], voices: dict[str, set[int]]) -> None:
     """Names the odd file: the one whose number the fewest files give."""
     votes = Counter(n for numbers in voices.values() for n in numbers)
     right = max(by_file.values(), key=lambda n: votes[n])  # of equals the first
@@ -56,10 +54,24 @@ def _contradicted(
     made.fault("world.ranks-differ", text, file=file, rank=_rank(file), key=key, measured=by_file[file], limit=right)
 
 
+def check_rates_alike(made: Checkpoint) -> None:
+    """The optimizers of all ranks of one family of files hold one learning rate for each group."""
+    seen: dict[tuple[str, str], Value] = {}
+    for value in made.values.values():
+        if not value.name.endswith(".lr") or "param_groups." not in value.name or not _RANK.search(value.file):
+            continue
+        other = seen.setdefault((_RANK.sub("rank#", value.file), value.name.rsplit("param_groups.", 1)[1]), value)
+        if other.value != value.value:
+            text = f"{value.name} is {value.value} in {value.file}, but {other.value} in {other.file}: two saves?"
+            made.fault("step.rate", text, file=value.file, rank=_rank(value.file), key=value.name,
+                       measured=str(value.value), limit=str(other.value))  # fmt: skip
+
+
 def check_saved_names(made: Checkpoint) -> None:
     """torch.save writes the stem of the file's name into the file: another rank's name there is another rank's file."""
     areas: dict[str, set[str | None]] = {}
-    for item in (*made.tensors.values(), *made.values.values()):
+    items: list[Tensor | Value] = [*made.tensors.values(), *made.values.values()]
+    for item in items:
         if item.file in made.archives:
             areas.setdefault(item.file, set()).add(area_of(item.name, item.name in made.tensors))
     for file, saved in made.archives.items():

@@ -120,9 +120,16 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "WRONG",
         "optimizer",
         _MIXED,
-        "optimizer.shape optimizer.dtype optimizer.state-missing optimizer.alias optimizer.master-mismatch",
+        "optimizer.shape optimizer.dtype optimizer.order optimizer.state-missing optimizer.alias "
+        "optimizer.master-mismatch",
     ),
     ("DEGRADED", "optimizer", "Keep moments in float32.", "optimizer.half"),
+    (
+        "DEGRADED",
+        "optimizer",
+        "Compare with a sibling; if the moments are lost, warm the learning rate up again.",
+        "optimizer.no-moments",
+    ),
     ("NOT-RESUMABLE", "model", _SAVE, "model.absent"),
     (
         "BROKEN",
@@ -163,7 +170,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "BROKEN",
         "model",
         "Find the file or the rank that held the weight; else use a sibling that has it.",
-        "weights.missing",
+        "weights.missing weights.ranks-differ",
     ),
     (
         "NOT-RESUMABLE",
@@ -196,7 +203,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "DEGRADED",
         "rng",
         "Seed anew on resume and say so in the run's notes.",
-        "rng.missing rng.incomplete rng.rank-lost rng.collapsed rng.exchanged",
+        "rng.missing rng.incomplete rng.rank-lost rng.collapsed rng.exchanged rng.malformed",
     ),
     (
         "DEGRADED",

@@ -166,6 +166,58 @@ def test_squares_of_zeros_under_a_mean_that_is_none_were_lost(tmp_path: Path) ->
     assert "values.zeroed" in ids(audit(g.save(state, tmp_path / "checkpoint.pt")))
 
 
+def test_moments_that_are_all_zeros_after_updates_are_said(tmp_path: Path) -> None:
+    state = g.training_state()
+    for entry in state["optimizer"]["state"].values():
+        entry["exp_avg"] *= 0
+        entry["exp_avg_sq"] *= 0
+    result = audit(g.save(state, tmp_path / "checkpoint.pt"))
+    assert (result.word, ids(result)) == ("DEGRADED", {"optimizer.no-moments"})
+
+
+def test_a_weight_of_zeros_at_the_end_of_a_schedule_was_lost(tmp_path: Path) -> None:
+    state = zeroed(g.training_state(), lr=0.0)
+    state["optimizer"]["param_groups"][0]["initial_lr"] = 0.1
+    assert ids(audit(g.save(state, tmp_path / "checkpoint.pt"))) == {"values.zeroed"}
+
+
+def test_a_weight_of_zeros_is_seen_where_matrices_are_numbered_before_vectors(tmp_path: Path) -> None:
+    state = zeroed(g.training_state())
+    weights = state["model"]
+    state["optimizer"]["state"] = g.optimizer(
+        {n: g.weights()[n] for n in sorted(weights, key=lambda n: -weights[n].dim())}
+    )["state"]
+    assert ids(audit(g.save(state, tmp_path / "checkpoint.pt"))) == {"values.zeroed"}
+
+
+def test_parameter_numbers_that_do_not_ascend_assign_states_to_others(tmp_path: Path) -> None:
+    state = g.training_state()
+    state["optimizer"]["param_groups"][0]["params"] = [2, 1, 0]
+    assert ids(audit(g.save(state, tmp_path / "checkpoint.pt"))) == {"optimizer.order"}
+
+
+@pytest.mark.parametrize(("size", "whole"), [(16, True), (100, False), (5056, True)])
+def test_a_random_state_of_an_impossible_length_is_cut(size: int, whole: bool, tmp_path: Path) -> None:
+    state = g.training_state(rng={"torch": torch.full((size,), 7, dtype=torch.uint8)})
+    assert ids(audit(g.save(state, tmp_path / "checkpoint.pt"))) == (set() if whole else {"rng.malformed"})
+
+
+def test_tensor_parallel_ranks_with_other_shapes_are_not_of_one_save(tmp_path: Path) -> None:
+    root = g.megatron(tmp_path / "run")
+    edit(root / MODEL_RANK.format(1), lambda s: s["model"].update({"emb.weight": s["model"]["emb.weight"][:-1]}))
+    assert "weights.ranks-differ" in ids(audit(root))
+
+
+def test_ranks_with_other_learning_rates_are_of_two_saves(tmp_path: Path) -> None:
+    root = g.deepspeed(tmp_path / "run")
+
+    def faster(state: dict[str, Any]) -> None:
+        state["optimizer_state_dict"]["base_optimizer_state"]["param_groups"][0]["lr"] = 1.0
+
+    edit(root / "global_step6" / OPTIMIZER.format(1), faster)
+    assert "step.rate" in ids(audit(root))
+
+
 def test_a_parameter_that_no_gradient_reached_is_healthy(tmp_path: Path) -> None:
     state = g.training_state()
     state["model"]["emb.weight"] *= 0

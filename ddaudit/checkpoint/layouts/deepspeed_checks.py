@@ -52,15 +52,17 @@ def check_copies(made: Checkpoint, shards: Sequence[Shard]) -> None:
 
 
 def check_zeroed(made: Checkpoint, shards: Sequence[Shard]) -> None:
-    """A rank's master weights are only zeros, although its second moments are not: the weights were lost."""
+    """A rank's master weights are only zeros although its second moments are not, or those although the first are not:
+    they were lost."""
     for shard in shards:
         groups = shard.groups()
-        for number, ref in groups["fp32"].items():
-            squares = groups.get("exp_avg_sq", {}).get(number)
-            if _is_zeros(shard, ref) and _is_zeros(shard, squares) is False:
-                text = f"{shard.file}: the master weights of group {number} are only zeros, the second moments are not"
-                key = f"fp32[{number}]"
-                made.fault("values.zeroed", text, file=shard.file, rank=shard.dp, key=key, measured=0, unit="element")
+        for word, witness in (("fp32", "exp_avg_sq"), ("exp_avg_sq", "exp_avg")):
+            for number, ref in groups.get(word, {}).items():
+                other = groups.get(witness, {}).get(number)
+                if _is_zeros(shard, ref) and _is_zeros(shard, other) is False:
+                    text = f"{shard.file}: {word} of group {number} is only zeros, its {witness} is not"
+                    where = {"file": shard.file, "rank": shard.dp, "key": f"{word}[{number}]"}
+                    made.fault("values.zeroed", text, measured=0, unit="element", **where)
 
 
 def _is_zeros(shard: Shard, ref: TensorRef | None) -> bool | None:
