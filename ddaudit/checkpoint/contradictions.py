@@ -13,6 +13,13 @@ _RANK = re.compile(r"rank[_-]?(\d+)")
 #: A number behind one of these words says which part of the state a file holds.
 _PART = re.compile(r"(rank|rng_state|random_states|layer|model|expert|custom_checkpoint)([_-]?)(\d+)")
 
+_NUMBER = re.compile(r"_\d+$")
+#: Names that frameworks give to one part of the state, and that nobody gives to another.
+_ROLES = {
+    "optimizer", "scheduler", "dl_state_dict", "distrib_optim", "model_optim_rng", "training_args", "scaler", "sampler",
+    "random_states", "rng_state", "custom_checkpoint", "fp32", "exp_avg", "exp_avg_sq",
+}  # fmt: skip
+
 
 def check_said(made: Checkpoint) -> None:
     """One key, in the files of several ranks, with several numbers: at least one rank was laid out otherwise."""
@@ -78,7 +85,9 @@ def check_saved_names(made: Checkpoint) -> None:
         name = file.rsplit("/", 1)[-1]
         stem = name.rsplit(".", 1)[0]
         mine, inside = _PART.findall(stem), _PART.findall(saved)
-        if mine == inside or _PART.sub(r"\1\2#", stem) != _PART.sub(r"\1\2#", saved):
+        numbered = mine != inside and _PART.sub(r"\1\2#", stem) == _PART.sub(r"\1\2#", saved)
+        roles = {_NUMBER.sub("", stem), _NUMBER.sub("", saved)}
+        if not numbered and not (len(roles) == 2 and roles <= _ROLES):
             continue
         kind = "rng.exchanged" if areas.get(file, set()) <= {"rng", None} else "shard.exchanged"
         text = f"{file} was saved as {saved}: it is another part's file under this name"

@@ -52,6 +52,12 @@ def test_exchanged_random_states_only_degrade(tmp_path: Path) -> None:
     assert "rng.exchanged" in ids(result)
 
 
+def test_a_schedule_under_the_name_of_the_loaders_state_is_named(tmp_path: Path) -> None:
+    folder = g.accelerate(tmp_path / "checkpoint_1")
+    exchange(folder / "scheduler.bin", folder / "dl_state_dict.bin")
+    assert "shard.exchanged" in ids(audit(folder))
+
+
 def test_a_file_renamed_to_another_step_is_no_exchange(tmp_path: Path) -> None:
     g.save(g.training_state(), tmp_path / "step_4.pt")
     (tmp_path / "step_4.pt").rename(tmp_path / "model_final_6.pt")
