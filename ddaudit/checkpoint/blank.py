@@ -58,7 +58,8 @@ def check_no_moments(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
             made.fault("rng.malformed", text, file=tensor.file, tensor=tensor.name, rank=tensor.rank)
     seconds = [t for t in made.tensors.values() if t.numel >= _MIN_ELEMENTS and is_second_moment(t.name)]
     mine = [scans[t.name] for t in seconds if t.name in scans and t.dtype in _FLOATS]
-    step = max((s.value for s in made.steps if s.main), default=0.0)
+    counted = [s.value for s in made.steps if s.tensor_of is not None and "param_groups" not in s.name]
+    step = max(counted, default=0.0)  # by the parameters' own counters: a group's also counts what never updated
     if len(mine) > 1 and step >= _MIN_UPDATES and all(s.complete and not s.nonzero for s in mine):
         text = f"all {len(mine)} second moments are only zeros at step {step:g}: the moments would start anew"
         file = seconds[0].file
