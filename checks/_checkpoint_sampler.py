@@ -243,7 +243,8 @@ def _off(p: Position, have: float, wanted: float, unit: str, where: Where, step:
 
 
 def _consumed(facts: CheckpointFacts, p: Position, step: float | None, where: Where) -> Iterator[Finding]:
-    """Samples of all ranks since the start. Batch ramp-up makes fewer, so only a note unless impossible."""
+    """Samples of all ranks since the start. Batch ramp-up makes fewer, so only a note, unless another counter of
+    samples bears the step out."""
     world = facts.world
     batch = world.global_batch
     if p.kind == "loop":
@@ -252,8 +253,13 @@ def _consumed(facts: CheckpointFacts, p: Position, step: float | None, where: Wh
         batch = world.micro_batch * (world.accumulation or 1) * (world.dp or world.ranks or 1)
     if p.samples is not None and step and batch and p.samples != step * batch:
         text = f"{p.name} is {p.samples:,}; {step:g} updates of {batch} samples are {step * batch:,.0f}"
+        kind = "step.samples-mismatch"
+        if witness := next((s.name for s in facts.steps if s.unit == "sample" and s.value == step * batch), None):
+            lost = abs(step * batch - p.samples)
+            what = "read again" if p.samples < step * batch else "skipped"
+            kind, text = "sampler.position-mismatch", f"{text}, as {witness} says too: {lost:,.0f} would be {what}"
         yield finding(
-            "step.samples-mismatch",
+            kind,
             text,
             where=where,
             measured=p.samples,

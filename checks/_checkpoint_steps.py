@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from ddaudit.api import CheckpointFacts, Finding, StepValue, Where
 from ._checkpoint_common import finding, home
 
 _UNBOUNDED = 2**59
+_RANK = re.compile(r"rank[_-]?\d+")
 
 
 def judge_steps(facts: CheckpointFacts) -> Iterator[Finding]:
@@ -43,14 +45,26 @@ def judge_steps(facts: CheckpointFacts) -> Iterator[Finding]:
 
 
 def _between_ranks(facts: CheckpointFacts) -> Iterator[Finding]:
-    """Every rank runs as many micro-batches as the others."""
-    counted = [s for s in facts.steps if s.unit == "micro-batch" and s.rank is not None]
-    low, high = (f(counted, key=lambda s: s.value, default=None) for f in (min, max))
-    if low is not None and high is not None and low.value != high.value:
-        text = f"{low.name} is {low.value:g}, {high.name} is {high.value:g}: the ranks' files are of different saves"
-        yield finding(
-            "step.rank-mismatch", text, where=_where(low), measured=low.value, limit=high.value, unit="micro-batch"
-        )
+    """Every rank runs as many micro-batches as the others, and every rank's schedule stands where the others' do."""
+    counted: dict[tuple[str, str, str], list[StepValue]] = defaultdict(list)
+    for item in facts.steps:
+        if item.unit == "micro-batch" and item.rank is not None:
+            counted[("", "", item.unit)].append(item)
+            continue
+        said = any(item.name.endswith(p.name) for p in facts.positions)  # and judged with the positions
+        counter = item.tensor_of is None and not item.main and not said
+        if counter and (item.unit == "sample" or item.lag[1] < _UNBOUNDED) and _RANK.search(item.file or ""):
+            word = ".".join(item.name.split(".")[-2:])
+            counted[(word, _RANK.sub("rank#", item.file or ""), item.unit)].append(item)
+    for items in counted.values():
+        low, high = (f(items, key=lambda s: s.value) for f in (min, max))
+        if low.value != high.value:
+            text = (
+                f"{low.name} is {low.value:g}, {high.name} is {high.value:g}: the ranks' files are of different saves"
+            )
+            yield finding(
+                "step.rank-mismatch", text, where=_where(low), measured=low.value, limit=high.value, unit=low.unit
+            )
 
 
 def _where(item: StepValue) -> Where:
@@ -144,7 +158,7 @@ def _others(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
     done: set[tuple[str, float, str]] = set()
     for item in facts.steps:
         if item.name.endswith("opt_param_scheduler.num_steps"):
-            yield from _schedule_samples(facts, item)
+            yield from _schedule_samples(facts, item, step)
         twice = any(p.name == item.name or item.name.endswith(p.name) for p in facts.positions)
         if item.main or item.tensor_of is not None or item.lag[1] > _UNBOUNDED or twice:
             continue
@@ -160,13 +174,26 @@ def _others(facts: CheckpointFacts, step: float) -> Iterator[Finding]:
                           limit_source=f"step {step:g} in the counter's own unit")  # fmt: skip
 
 
-def _schedule_samples(facts: CheckpointFacts, item: StepValue) -> Iterator[Finding]:
-    """Megatron's schedule counts samples: never more than were consumed, and fewer only by skipped updates."""
+def _schedule_samples(facts: CheckpointFacts, item: StepValue, step: float) -> Iterator[Finding]:
+    """Megatron's schedule counts samples: never more than were consumed, and fewer only by whole skipped updates.
+
+    Where iteration x global batch is what was consumed, two witnesses stand against the schedule; else nobody can say
+    which number is wrong.
+    """
     consumed = next((p.samples for p in facts.positions if p.kind == "consumed" and p.samples), None)
-    if consumed and not consumed / 2 <= item.value <= consumed:
-        text = f"{item.name} is {item.value:g}, but {consumed:,} samples were consumed"
-        yield finding("step.samples-mismatch", text, where=_where(item), measured=item.value, limit=consumed,
-                      unit="sample", limit_source="args.consumed_train_samples")  # fmt: skip
+    batch = facts.world.global_batch
+    if not consumed or item.value == consumed or (batch and item.value == step * batch):
+        return
+    agreed = bool(batch) and step * (batch or 0) == consumed
+    text = f"{item.name} is {item.value:g}, but {consumed:,} samples were consumed"
+    kind = None
+    if agreed and (item.value > consumed or (consumed - item.value) % (batch or 1)):
+        kind, text = "step.schedule-mismatch", f"{text}, as iteration {step:g} x global batch {batch} says too"
+    elif not consumed / 2 <= item.value <= consumed or (agreed and not facts.facts.get("fp16")):
+        kind = "step.samples-mismatch"
+    if kind is not None:
+        yield finding(kind, text, where=_where(item), measured=item.value, limit=consumed, unit="sample",
+                      limit_source="args.consumed_train_samples")  # fmt: skip
 
 
 def _wanted(facts: CheckpointFacts, item: StepValue, step: float) -> tuple[str, list[float]]:

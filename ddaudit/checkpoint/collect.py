@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ddaudit.checkpoint import ranks, roots, values
+from ddaudit.checkpoint import contradictions, ranks, roots, values
+from ddaudit.checkpoint.blank import check_blank, check_no_moments
 from ddaudit.checkpoint.by_names import read_names
 from ddaudit.checkpoint.configured import check_configured
 from ddaudit.checkpoint.folder import Folder, open_folder
@@ -75,12 +76,18 @@ def collect(path: str, options: Options | None = None) -> Collected:
     areas = harvest(made)
     ranks.check_families(made)
     ranks.check_rng(made)
+    ranks.check_rng_sizes(made)
+    contradictions.check_said(made)
+    contradictions.check_saved_names(made)
+    contradictions.check_rates_alike(made)
     optimizer = optimizer_facts(made)
     scans, read, crcs = (
         _full(made, folder, options, choice.candidate.folder.prefix) if options.level == "full" else ({}, 0, 0)
     )
     _note_listing(made, folder, choice)
     values.check_weights(made, scans)
+    check_blank(made, scans)
+    check_no_moments(made, scans)
     check_configured(made)
     facts = _facts(path, made, folder, choice, areas, options)
     more = {"optimizer": optimizer, "bytes_read": read, "crcs_checked": crcs, "tensors_scanned": len(scans)}

@@ -152,7 +152,7 @@ def _find_steps(made: Checkpoint, values: dict[str, Value]) -> None:
         step = _step_value(made, value, parts, number, area)
         if step is not None:
             made.steps.append(step)
-        elif area is None and parts[-1] in MAIN and len(parts) <= 3 and not set_by_layout:
+        elif area is None and parts[-1] in MAIN and len(parts) <= 3 and "args" not in parts and not set_by_layout:
             found[parts[-1]].append(
                 StepValue(name=value.name, value=number, unit="update", file=value.file, rank=value.rank, main=True)
             )

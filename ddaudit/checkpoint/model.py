@@ -138,6 +138,8 @@ class Checkpoint:
     facts: dict[str, Any] = field(default_factory=dict)
     parameter_order: list[str] = field(default_factory=list)
     param_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    archives: dict[str, str] = field(default_factory=dict)  # file -> the name that torch.save wrote into it
+    said: dict[str, dict[str, int]] = field(default_factory=dict)  # fact of the layout -> source -> number
 
     def fault(self, kind: str, text: str, **where: Any) -> None:
         """Adds an anomaly; of each kind only the first ``MAX_FAULTS_PER_KIND`` are kept, the rest are counted."""
@@ -151,6 +153,7 @@ class Checkpoint:
         if type(number) is not int or number < 0:
             return
         known = self.world.setdefault(fact, (number, source))
+        self.said.setdefault(fact, {}).setdefault(source, number)
         if known[0] != number:
             text = f"{fact} is {known[0]} by {known[1]} but {number} by {source}"
             self.fault("world.disagrees", text, key=fact, measured=number, limit=known[0])

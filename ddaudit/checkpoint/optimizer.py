@@ -249,6 +249,11 @@ def _check_numbered(
                 f"{len(lost)} of them have no state (the first: {lost[0]})"
             )
             made.fault("optimizer.uncovered", text, key=lost[0], measured=len(lost), limit=0, unit="parameter")
+        plain = [i for i in declared if type(i) is int]
+        if plain != sorted(plain):
+            at = next(i for i in range(1, len(plain)) if plain[i] < plain[i - 1])
+            text = f"param_groups list parameter {plain[at]} behind {plain[at - 1]}; state_dict() numbers them in order"
+            made.fault("optimizer.order", text, key=f"{group or 'optimizer'}.param_groups", measured=plain[at])
         strange = sorted(numbers - {str(i) for i in declared})
         if strange and all(s.isdigit() for s in strange):
             text = f"state number {strange[0]} belongs to no parameter group"

@@ -9,6 +9,7 @@ from ddaudit.checkpoint.model import Checkpoint, Tensor, Value
 from ddaudit.checkpoint.roles import area_of
 
 _SHOWN = 20
+_CPU_RNG_BYTES, _DEVICE_RNG_BYTES = 5056, 16
 
 
 def world_size(made: Checkpoint) -> int | None:
@@ -74,6 +75,17 @@ _PARTS = ("sampler", "schedule", "rng", "step", "optimizer")
 
 def _step_area(name: str) -> str | None:
     return "step" if name.rsplit(".", 1)[-1] in ("global_steps", "global_step", "iteration", "step") else None
+
+
+def check_rng_sizes(made: Checkpoint) -> None:
+    """torch's CPU generator keeps a Mersenne twister in 5,056 bytes, CUDA's 16; what lies between is cut."""
+    for tensor in made.tensors.values():
+        if tensor.dtype != "uint8" or area_of(tensor.name, True) != "rng":
+            continue
+        if _DEVICE_RNG_BYTES < tensor.numel < _CPU_RNG_BYTES:
+            text = f"{tensor.name} has {tensor.numel:,} bytes, torch's generator needs {_CPU_RNG_BYTES:,}"
+            made.fault("rng.malformed", text, file=tensor.file, tensor=tensor.name, rank=tensor.rank,
+                       measured=tensor.numel, limit=_CPU_RNG_BYTES, unit="byte")  # fmt: skip
 
 
 def check_rng(made: Checkpoint) -> None:

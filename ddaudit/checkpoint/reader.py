@@ -89,6 +89,8 @@ class Reader:
             self._unreadable(source, name, error, key)
             return None
         shift = source.base[1]
+        if key is None and found.root:
+            self.made.archives[name] = found.root
         self.note_names(found.pickle, name)
         for path in found.extra_globals:
             self._name(path, path in found.extra_calls, name)

@@ -104,10 +104,13 @@ class ArrayScan:
         blank = self._count_zero_blocks(part)
         if self._kind is not None and not blank:
             values = self._aligned(part)
+            counts.nonzero = counts.nonzero or self._moved(values)
             if self.dtype in _FLOATS:
                 self._floats(values)
             else:
                 self._masked(values)
+        else:
+            counts.nonzero |= not blank
         counts.seen += len(part) // self._item_bytes
 
     def _aligned(self, part: memoryview) -> Any:
@@ -130,8 +133,13 @@ class ArrayScan:
                 blank = False
             else:
                 counts.zero_blocks += end - at == _ZERO_BLOCK_BYTES
-        counts.nonzero |= not blank
         return blank
+
+    def _moved(self, values: Any) -> bool:
+        """True when a number is neither 0 nor -0. The first one nearly always says so."""
+        if self.dtype in _FLOATS:
+            return bool(values[0] != 0 or values.any())
+        return bool(values[0] << 1 & 0xFFFF or (values << 1).any())  # without the sign
 
     def _floats(self, values: Any) -> None:
         # The dot product with zeros is NaN exactly when an element is not finite; with itself it could overflow.

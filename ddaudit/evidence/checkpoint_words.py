@@ -99,6 +99,12 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "values.not-finite-model values.not-finite-optimizer values.negative-square",
     ),
     (
+        "WRONG",
+        "values",
+        _MIXED,
+        "values.zeroed",
+    ),
+    (
         "DEGRADED",
         "values",
         "Compare the tensor with a sibling: blocks of zeros are what a crash leaves on some file systems.",
@@ -114,9 +120,16 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "WRONG",
         "optimizer",
         _MIXED,
-        "optimizer.shape optimizer.dtype optimizer.state-missing optimizer.alias optimizer.master-mismatch",
+        "optimizer.shape optimizer.dtype optimizer.order optimizer.state-missing optimizer.alias "
+        "optimizer.master-mismatch",
     ),
     ("DEGRADED", "optimizer", "Keep moments in float32.", "optimizer.half"),
+    (
+        "DEGRADED",
+        "optimizer",
+        "Compare with a sibling; if the moments are lost, warm the learning rate up again.",
+        "optimizer.no-moments",
+    ),
     ("NOT-RESUMABLE", "model", _SAVE, "model.absent"),
     (
         "BROKEN",
@@ -141,7 +154,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         _MIXED,
         "step.optimizer-mismatch step.schedule-mismatch step.rank-mismatch step.directory-mismatch "
         "step.epoch-completed "
-        "step.epoch-rate step.loop-mismatch",
+        "step.epoch-rate step.loop-mismatch world.ranks-differ",
     ),
     ("DEGRADED", "step", "Check how the job counts samples.", "step.samples-mismatch step.loops step.other-counter"),
     ("DEGRADED", "step", "Use one value for both.", "state.disagrees world.disagrees"),
@@ -157,7 +170,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "BROKEN",
         "model",
         "Find the file or the rank that held the weight; else use a sibling that has it.",
-        "weights.missing",
+        "weights.missing weights.ranks-differ",
     ),
     (
         "NOT-RESUMABLE",
@@ -190,7 +203,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
         "DEGRADED",
         "rng",
         "Seed anew on resume and say so in the run's notes.",
-        "rng.missing rng.incomplete rng.rank-lost rng.collapsed",
+        "rng.missing rng.incomplete rng.rank-lost rng.collapsed rng.exchanged rng.malformed",
     ),
     (
         "DEGRADED",

@@ -49,6 +49,7 @@ class TorchFile:
     big_endian: bool = False
     extra_globals: dict[str, int] = field(default_factory=dict)
     extra_calls: set[str] = field(default_factory=set)
+    root: str = ""  # the archive's own folder: the stem of the name that the file was saved under
 
 
 def looks_like_torch(source: Source) -> bool:
@@ -86,6 +87,7 @@ def _read_zip_file(
     pickles = [name for name in tail.members if name.endswith("/data.pkl") or name == "data.pkl"]
     if len(pickles) != 1:
         raise Malformed(f"{len(pickles)} members are called data.pkl; torch.save writes one")
+    made.root = pickles[0].removesuffix("data.pkl").rstrip("/")
     _place_members(tail, pickles[0].removesuffix("data.pkl"), made, source)
     member = tail.members[pickles[0]]
     if member.offset < 0 or member.method != 0 or member.size > MAX_PICKLE_BYTES:

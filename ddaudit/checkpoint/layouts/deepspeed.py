@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from ddaudit.checkpoint.folder import Folder
-from ddaudit.checkpoint.layouts.deepspeed_checks import check_copies, check_module, check_order, shapes_of
+from ddaudit.checkpoint.layouts.deepspeed_checks import check_copies, check_module, check_order, check_zeroed, shapes_of
 from ddaudit.checkpoint.layouts.deepspeed_flat import Shard, add_zero3, add_zero12
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.checkpoint.reader import Reader
@@ -61,6 +61,7 @@ def read(reader: Reader, prefix: str = "") -> None:
     shards = _read_optimizers(reader, prefix)
     stage = max((s.stage for s in shards), default=0)
     check_copies(made, shards)
+    check_zeroed(made, shards)
     if shards and first and not any(shapes_of(state) for state in first.values()):
         text = "no param_shapes: the optimizer's partitions cannot be held against parameters, nor converted to fp32"
         made.fault("complete.optional-missing", text, file=folder.full(sorted(model_files)[0]), key="param_shapes")

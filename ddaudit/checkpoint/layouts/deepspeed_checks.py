@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ddaudit.checkpoint.layouts.deepspeed_flat import Shard
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.inert import TensorRef
 
 _MIN_BYTES = 256
+_BLOCK_BYTES = 64 << 10
 
 
 def shapes_of(state: dict[Any, Any]) -> dict[str, Any]:
@@ -46,6 +49,39 @@ def check_copies(made: Checkpoint, shards: Sequence[Shard]) -> None:
         if other is not shard:
             text = f"{shard.file} holds the very bytes of {other.file}: one rank's partition is lost"
             made.fault("shard.copied", text, file=shard.file, rank=shard.dp)
+
+
+def check_zeroed(made: Checkpoint, shards: Sequence[Shard]) -> None:
+    """A rank's master weights are only zeros although its second moments are not, or those although the first are not:
+    they were lost."""
+    for shard in shards:
+        groups = shard.groups()
+        for word, witness in (("fp32", "exp_avg_sq"), ("exp_avg_sq", "exp_avg")):
+            for number, ref in groups.get(word, {}).items():
+                other = groups.get(witness, {}).get(number)
+                if _is_zeros(shard, ref) and _is_zeros(shard, other) is False:
+                    text = f"{shard.file}: {word} of group {number} is only zeros, its {witness} is not"
+                    where = {"file": shard.file, "rank": shard.dp, "key": f"{word}[{number}]"}
+                    made.fault("values.zeroed", text, measured=0, unit="element", **where)
+
+
+def _is_zeros(shard: Shard, ref: TensorRef | None) -> bool | None:
+    """Reads until the first byte that is not zero: of a healthy flat buffer one block."""
+    if ref is None or ref.storage is None or shard.found is None or shard.source is None or not ref.numel:
+        return None
+    place = shard.found.storages.get(ref.storage.key)
+    if place is None:
+        return None
+    for at in range(0, place.length, _BLOCK_BYTES):
+        raw = shard.source.read(place.offset + at, min(_BLOCK_BYTES, place.length - at))
+        if raw.strip(b"\0") and not (ref.dtype == "float32" and not len(raw) % 4 and not _moved(raw)):
+            return False
+    return True
+
+
+def _moved(raw: bytes) -> bool:
+    """True when a number is neither 0 nor -0."""
+    return bool(np.frombuffer(raw, dtype="<f4").any())
 
 
 def _marks(shard: Shard) -> tuple[tuple[int, int], ...] | None:

@@ -21,7 +21,7 @@ def note_args(made: Checkpoint, args: Any, file: str) -> tuple[int, int, int]:
     if isinstance(fields.get("optimizer"), str):
         made.facts["megatron_optimizer"] = fields["optimizer"]
     for key, fact in _FACTS.items():
-        made.know(fact, fields.get(key), f"args.{key}")
+        made.know(fact, fields.get(key), f"args.{key} in {file}")
     consumed = fields.get("consumed_train_samples")
     known = next((p for p in made.positions if p.name == "args.consumed_train_samples"), None)
     if type(consumed) is int and known is not None and known.samples != consumed:

@@ -49,6 +49,7 @@ def read(reader: Reader) -> None:
     _check_keys(reader, keys)
     if wanted[0] > 1:
         _check_copies(made, ranks)
+        _check_alike(made, ranks)
 
 
 _KEYS = ("iteration", "model", "optimizer", "opt_param_scheduler", "rng_state", "args")
@@ -62,6 +63,24 @@ def _check_keys(reader: Reader, keys: dict[str, set[str]]) -> None:
             file = reader.folder.full(f"{rank}/{_MODEL[0]}")
             text = f"{file} has no {key}, other ranks' files do"
             reader.made.fault("key.missing", text, file=file, key=key)
+
+
+def _check_alike(made: Checkpoint, ranks: list[str]) -> None:
+    """Tensor-parallel ranks of one pipeline stage hold parts of equal shapes and dtypes."""
+    seen: dict[tuple[str, str], Any] = {}
+    for tensor in made.tensors.values():
+        rank, _, rest = tensor.name.partition(".")
+        if rank not in ranks or not rest.startswith("model"):
+            continue
+        stage = rank.split("_", 3)[3] if rank.count("_") > 2 else ""
+        other = seen.setdefault((stage, rest), tensor)
+        if (other.shape, other.dtype) != (tensor.shape, tensor.dtype):
+            text = (
+                f"{tensor.name} is {tensor.dtype} {list(tensor.shape)}, "
+                f"{other.name} is {other.dtype} {list(other.shape)}: tensor-parallel parts are alike"
+            )
+            made.fault("weights.ranks-differ", text, file=tensor.file, tensor=tensor.name,
+                       measured=str(list(tensor.shape)), limit=str(list(other.shape)))  # fmt: skip
 
 
 def _check_copies(made: Checkpoint, ranks: list[str]) -> None:
