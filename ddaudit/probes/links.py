@@ -25,7 +25,7 @@ __all__ = ["LinksParams", "links"]
 #: What a plant adds to a message or a piece of work.
 PLANT_S = 0.15
 PINGS = 11
-WORK_SIZE, WORK_CALLS, WORK_PASSES = 256, 60, 5
+WORK_SIZE, WORK_CALLS, WORK_PASSES = 256, 60, 4
 #: A member whose best pass took this many times the others' best works again, as often as suspects meet again, this
 #: much later: a core that was busy for a moment is not a slow host.
 SLOW_WORK, LATER_S = 1.5, 0.4
@@ -153,7 +153,7 @@ class _Field:
                 matrix = matrix @ matrix
             synchronize(self.device)
             if self._planted("slow-host"):  # in proportion, so that a busy machine does not hide it
-                time.sleep(max(PLANT_S, 8 * (time.perf_counter() - began)))
+                time.sleep(max(PLANT_S, 5 * (time.perf_counter() - began)))
             if number:  # the first pass warms up
                 seconds.append(time.perf_counter() - began)
         if self.me is not None:
