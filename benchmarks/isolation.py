@@ -110,12 +110,9 @@ def once(fault: str, number: int, chance: random.Random, root: Path) -> tuple[Na
 
 def slow_down(started: fleet.Started, host: netns.Host, group: Path) -> None:
     """Puts everything on the host under the quota once its server has imported torch, which the quota would only draw
-    out, and before its rank works."""
+    out, and before its rank works; takes it out again when the rank has ended, so that judging takes no minute."""
     spent = -1
-    while started.processes[0].poll() is None:
-        servers = [p for p in host.pids() if b"ddaudit.launch.server" in Path(f"/proc/{p}/cmdline").read_bytes()]
-        if len(servers) > 1:  # a rank is a fork of its server
-            break
+    while started.processes[0].poll() is None and len(servers := forks(host)) < 2:
         if servers and "libtorch_python" in Path(f"/proc/{servers[0]}/maps").read_text():
             fields = Path(f"/proc/{servers[0]}/stat").read_text().rpartition(")")[2].split()
             before, spent = spent, int(fields[11]) + int(fields[12])
@@ -124,6 +121,22 @@ def slow_down(started: fleet.Started, host: netns.Host, group: Path) -> None:
         time.sleep(0.1)
     for pid in host.pids():
         move(pid, group)
+    ranks = False
+    while started.processes[0].poll() is None and not (ranks and len(forks(host)) < 2):
+        ranks = ranks or len(forks(host)) > 1
+        time.sleep(0.1)
+    for pid in host.pids():
+        move(pid, group.parent)
+
+
+def forks(host: netns.Host) -> list[int]:
+    """The host's server of ranks, and its ranks, which are forks of it."""
+    found = []
+    for pid in host.pids():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if b"ddaudit.launch.server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def named(answer: dict[str, Any]) -> Named:
