@@ -21,6 +21,11 @@ class NetLimits(Limits):
     slow_excess_s: Limit = Limit(
         fail_above=0.02, source="default: less than this on the largest message is what a busy CPU does to a thread"
     )
+    lost_share: Limit = Limit(
+        fail_above=0.01,
+        source="default: sound networks lose 1 packet in 10,000 or fewer (Pingmesh, SIGCOMM 2015), and TCP's rate falls"
+        " with the square root of the share (Mathis et al., 1997)",
+    )
     work_factor: Limit = Limit(
         fail_above=2.5, source="default: the same work on hosts of one kind; a busy core at worst halves it"
     )

@@ -11,11 +11,28 @@ from pydantic import BaseModel, ConfigDict
 from ddaudit.evidence.base import JsonEvidence
 from ddaudit.evidence.events import Stream
 
-__all__ = ["Interface", "LinkTrials", "Meeting"]
+__all__ = ["Interface", "LinkTrials", "Meeting", "Segments"]
+
+#: Of fewer segments a lost share of 1 % would be less than five.
+ENOUGH_SEGMENTS = 500
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Segments(_Strict):
+    """TCP segments with data that one side sent to the other, those among them that were sent again, and those of which
+    the receiver said that it had them already (RFC 2883)."""
+
+    sent: int
+    resent: int
+    needless: int = 0
+
+    @property
+    def lost_share(self) -> float | None:
+        """The share that had to be sent again; None of too few."""
+        return max(0, self.resent - self.needless) / self.sent if self.sent >= ENOUGH_SEGMENTS else None
 
 
 class Meeting(_Strict):
@@ -28,6 +45,13 @@ class Meeting(_Strict):
     """True for a meeting that tried a suspect again."""
     latency_s: float
     seconds: Mapping[int, tuple[float, ...]]
+    segments: Segments | None = None
+    """None where the kernel does not count, or the messages did not go over TCP."""
+
+    @property
+    def lost_share(self) -> float | None:
+        """The share of what ``source`` sent that was lost on its way; None where that was not measured."""
+        return self.segments.lost_share if self.segments else None
 
     @property
     def cost_s(self) -> float:
@@ -60,8 +84,8 @@ class Interface(_Strict):
 class LinkTrials(JsonEvidence):
     """A round-robin tournament. ``members`` are ranks, one of each host (all ranks of one host where there is only
     one), ``lanes`` for each rail one rank of every member's host, the first rail's being ``members``, and ``hosts``
-    the hosts of all of them. ``work_s`` holds each member's times of the same piece of work: passes before the
-    messages and, where a member was slow in all of those, more of them afterwards. ``left_out`` counts pairs that the
+    the hosts of all of them. ``work_s`` holds each member's times of the same piece of work, by set of passes: one
+    before the messages and, where a member was slow in it, more of them afterwards. ``left_out`` counts pairs that the
     budget left no time for."""
 
     kind: ClassVar[str] = "links"
@@ -75,7 +99,7 @@ class LinkTrials(JsonEvidence):
     expected_gbps: float | None = None
     """The rate that whoever runs it expects of each link."""
     meetings: tuple[Meeting, ...] = ()
-    work_s: Mapping[int, tuple[float, ...]] = {}
+    work_s: Mapping[int, tuple[tuple[float, ...], ...]] = {}
     interfaces: tuple[Interface, ...] = ()
 
     @classmethod
@@ -101,9 +125,9 @@ class LinkTrials(JsonEvidence):
         )
 
 
-def _worked(streams: Sequence[Stream]) -> dict[int, tuple[float, ...]]:
-    """Times by member, in the order in which all of them worked."""
-    found: dict[int, tuple[float, ...]] = {}
+def _worked(streams: Sequence[Stream]) -> dict[int, tuple[tuple[float, ...], ...]]:
+    """Sets of times by member, in the order in which all of them worked."""
+    found: dict[int, tuple[tuple[float, ...], ...]] = {}
     for event in (e for s in streams for e in s.of("work")):
-        found[event["rank"]] = (*found.get(event["rank"], ()), *event["seconds"])
+        found[event["rank"]] = (*found.get(event["rank"], ()), tuple(event["seconds"]))
     return found

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from ddaudit.context import ProbeContext
 from ddaudit.device import device_of, synchronize
 from ddaudit.errors import RunbookProblem
-from ddaudit.evidence.links import LinkTrials
+from ddaudit.evidence.links import LinkTrials, Meeting, Segments
 from ddaudit.evidence.rails import Round, repeat_rounds, suspect_rails
 from ddaudit.evidence.tournament import Pair, rounds
-from ddaudit.network import interface_bytes
+from ddaudit.network import interface_bytes, tcp_carrier, tcp_counts
 from ddaudit.registry import probe
 
 __all__ = ["LinksParams", "links"]
@@ -25,17 +25,20 @@ __all__ = ["LinksParams", "links"]
 #: What a plant adds to a message or a piece of work.
 PLANT_S = 0.15
 PINGS = 11
-WORK_SIZE, WORK_CALLS, WORK_PASSES = 256, 60, 3
-#: A member whose work took this many times the others' works again, as often as suspects meet again, this much later:
-#: a core that was busy for a moment is not a slow host.
+WORK_SIZE, WORK_CALLS, WORK_PASSES = 256, 60, 4
+#: A member whose best pass took this many times the others' best works again, as often as suspects meet again, this
+#: much later: a core that was busy for a moment is not a slow host.
 SLOW_WORK, LATER_S = 1.5, 0.4
+#: Stands in the table of shares for "not measured".
+NOT_COUNTED = -1.0
 
 
 class LinksParams(BaseModel):
     """Messages of each of ``sizes`` bytes are sent ``repeats`` times each way in every meeting. No round begins once
     ``budget_s`` is used up. The first ``rails`` ranks of each host play on a rail of their own each, all at the same
     time: of use where each has a network interface of its own. A meeting is suspicious from ``factor`` times the
-    typical one on, and ``floor_s`` more than it; suspects meet again ``again`` times. ``expected_gbps`` is what every
+    typical one on, and ``floor_s`` more than it, or where a share of ``floor_loss`` more of its TCP segments was lost;
+    suspects meet again ``again`` times. ``expected_gbps`` is what every
     link should deliver, for the checks. ``plant`` breaks something on purpose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +49,7 @@ class LinksParams(BaseModel):
     rails: int = Field(1, ge=1, le=64)
     factor: float = Field(4.0, gt=1)
     floor_s: float = Field(0.02, ge=0)
+    floor_loss: float = Field(0.01, gt=0, lt=1)
     again: int = Field(3, ge=1, le=100)
     expected_gbps: float | None = Field(None, gt=0)
     plant: Literal["none", "slow-link", "slow-port", "slow-host", "slow-rail"] = "none"
@@ -53,8 +57,9 @@ class LinksParams(BaseModel):
 
 @probe("links", produces=(LinkTrials,), params=LinksParams, where="ranks")
 def links(context: ProbeContext, params: LinksParams) -> None:
-    """Times messages between hosts pair by pair, a piece of work on each, and counts bytes by interface. Suspects are
-    tried again, against partners that nobody suspects, before a check may accuse them.
+    """Times messages between hosts pair by pair, counts what TCP sent again meanwhile and the bytes by interface, and
+    times a piece of work on each host. Suspects are tried again, against partners that nobody suspects, before a check
+    may accuse them.
 
     Raises:
         RunbookProblem: one rank only.
@@ -75,9 +80,10 @@ def links(context: ProbeContext, params: LinksParams) -> None:
             break
         field.play(dict.fromkeys(range(len(lanes)), pairs), again=False)
         done += 1
-    for costs in field.costs():
-        found = suspect_rails(costs, factor=params.factor)
-        for met in repeat_rounds(found, field.count) * params.again:
+    plans = [repeat_rounds(suspect_rails(costs, factor=params.factor), field.count) for costs in field.costs()]
+    # Who is slow and loses packets is suspected twice, and meets the same partners: once is enough.
+    for plan in (plan for number, plan in enumerate(plans) if plan not in plans[:number]):
+        for met in plan * params.again:
             field.play(met, again=True)
     for _ in range(params.again):
         if not slow:
@@ -119,7 +125,7 @@ class _Field:
         self.device = device_of(context.device, context.local_rank)
         self.data = {size: torch.zeros(max(1, size // 4), device=self.device) for size in params.sizes}
         self.word = torch.zeros(1, device=self.device)
-        self.met: list[tuple[int, float, float]] = []
+        self.met: list[tuple[int, float, float, float]] = []
 
     def in_time(self, began: float) -> bool:
         """Whether another round may begin; rank 0's clock decides for all."""
@@ -133,8 +139,8 @@ class _Field:
         return bool(left.item())
 
     def work(self) -> bool:
-        """Times the same piece of work several times, while nobody sends. True, on all ranks, where a member was slower
-        than the others in each pass."""
+        """Times the same piece of work several times, while nobody sends. True, on all ranks, where a member's best
+        pass was far slower than the others'."""
         import torch
         import torch.distributed as dist
 
@@ -147,7 +153,7 @@ class _Field:
                 matrix = matrix @ matrix
             synchronize(self.device)
             if self._planted("slow-host"):  # in proportion, so that a busy machine does not hide it
-                time.sleep(max(PLANT_S, 8 * (time.perf_counter() - began)))
+                time.sleep(max(PLANT_S, 5 * (time.perf_counter() - began)))
             if number:  # the first pass warms up
                 seconds.append(time.perf_counter() - began)
         if self.me is not None:
@@ -159,16 +165,13 @@ class _Field:
         import torch.distributed as dist
 
         places = self.rails * self.count
-        table = torch.zeros(places, len(seconds), dtype=torch.float64, device=self.device)
+        table = torch.zeros(places, dtype=torch.float64, device=self.device)
         if self.rail is not None and self.me is not None:
-            table[self.rail * self.count + self.me] = torch.tensor(seconds, dtype=torch.float64)
+            table[self.rail * self.count + self.me] = min(seconds)
         dist.all_reduce(table)
-        rows = table.tolist()
-        for place, mine in enumerate(rows):
-            others = [row for p, row in enumerate(rows) if p != place]
-            if others and min(t / median(o[i] for o in others) for i, t in enumerate(mine)) > SLOW_WORK:
-                return True
-        return False
+        best = table.tolist()
+        others = [best[:place] + best[place + 1 :] for place in range(places)]
+        return any(rest and mine > SLOW_WORK * median(rest) for mine, rest in zip(best, others, strict=True))
 
     def _planted(self, plant: str) -> bool:
         if plant == "slow-rail":
@@ -186,6 +189,7 @@ class _Field:
 
     def _meet(self, other: int, again: bool) -> None:
         peer, first = self.lane[other], self.me is not None and self.me < other
+        before = tcp_counts()
         latency_s = self._ping(peer, first)
         seconds: dict[int, list[float]] = {size: [] for size in self.data}
         for sends in (first, not first):
@@ -195,10 +199,13 @@ class _Field:
                         seconds[size].append(max(1e-9, self._send(data, peer, other) - latency_s))
                     else:
                         self._receive(data, peer)
+        sent = tcp_carrier(before, tcp_counts())
         told = {"source": self.context.rank, "target": peer, "again": again, "latency_s": latency_s}
-        self.context.events.emit("meeting", meeting={**told, "seconds": seconds})
+        met = Meeting(**told, seconds=seconds, segments=Segments(**sent._asdict()) if sent else None)
+        self.context.events.emit("meeting", meeting=met.model_dump(mode="json"))
         if not again:
-            self.met.append((other, median(seconds[max(seconds)]), latency_s))
+            lost = NOT_COUNTED if met.lost_share is None else met.lost_share
+            self.met.append((other, met.cost_s, met.latency_s, lost))
 
     def _ping(self, peer: int, first: bool) -> float:
         """Half the median round trip of four bytes; both sides measure it."""
@@ -237,23 +244,25 @@ class _Field:
         dist.send(self.word, peer)
 
     def costs(self) -> list[dict[int, dict[Pair, float]]]:
-        """What every pair's meeting cost on each rail, the slower direction counting, for large messages and for small
-        ones; the same on every rank. ``floor_s`` is added to all, so that a factor of next to nothing is nothing."""
+        """What every pair's meeting cost on each rail, the worse direction counting: seconds for large messages, for
+        small ones, and the share of lost segments; the same on every rank. ``floor_s`` or ``floor_loss`` is added to
+        all, so that a factor of next to nothing is nothing."""
         import torch
         import torch.distributed as dist
 
         count = self.count
-        table = torch.zeros(self.rails, count, count, 2, dtype=torch.float64, device=self.device)
-        for other, large, small in self.met:
-            table[self.rail, self.me, other] = torch.tensor([large, small], dtype=torch.float64)
+        table = torch.zeros(self.rails, count, count, 3, dtype=torch.float64, device=self.device)
+        for other, *cost in self.met:
+            table[self.rail, self.me, other] = torch.tensor(cost, dtype=torch.float64)
         dist.all_reduce(table)
         worst = torch.maximum(table, table.transpose(1, 2)).tolist()
-        floor_s = self.params.floor_s / (self.params.factor - 1)
+        params = self.params
+        floors = [floor / (params.factor - 1) for floor in (params.floor_s, params.floor_s, params.floor_loss)]
         pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
         return [
-            {rail: {(a, b): met[a][b][kind] + floor_s for a, b in pairs if met[a][b][0] > 0}
+            {rail: {(a, b): met[a][b][kind] + floor for a, b in pairs if met[a][b][0] > 0 and met[a][b][kind] >= 0}
              for rail, met in enumerate(worst)}
-            for kind in (0, 1)
+            for kind, floor in enumerate(floors)
         ]  # fmt: skip
 
 

@@ -132,10 +132,13 @@ def hosts(count: int, *, tag: str = "") -> Iterator[Hosts]:
 
 
 @contextmanager
-def relay(members: Sequence[Host], delay_ms: float) -> Iterator[tuple[list[Host], Callable[[], float]]]:
-    """The same hosts on a second network, ``slow0``, on which every packet takes ``delay_ms``, and a function that says
-    how long packets were really held (median, seconds)."""
-    command = [sys.executable, str(Path(__file__).with_name("relay.py")), str(delay_ms)]
+def relay(
+    members: Sequence[Host], delay_ms: float, *, lose: int = 0
+) -> Iterator[tuple[list[Host], Callable[[], float]]]:
+    """The same hosts on a second network, ``slow0``, on which every packet takes ``delay_ms`` and every
+    ``lose``-th of the first host's to the second is lost, and a function that says how long packets were really held
+    (median, seconds)."""
+    command = [sys.executable, str(Path(__file__).with_name("relay.py")), str(delay_ms), str(lose)]
     process = subprocess.Popen([*command, *(h.namespace for h in members)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"

@@ -1,7 +1,8 @@
-"""Delay between network namespaces, for kernels without netem: one TUN device in each, packets passed on later.
+"""Delay and loss between network namespaces, for kernels without netem: a TUN device in each, packets passed on later.
 
-``python relay.py DELAY_MS NAMESPACE...``: host i gets 10.78.0.i on device ``slow0``. Prints ``ready``. At SIGUSR1 it
-prints the median seconds that packets were really held: on a busy machine more than was asked. Ends with its parent.
+``python relay.py DELAY_MS LOSE NAMESPACE...``: host i gets 10.78.0.i on device ``slow0``. Of the first host's packets
+with data to the second every LOSE-th is lost; none where that is 0. Prints ``ready``. At SIGUSR1 it prints the median
+seconds that packets were really held: on a busy machine more than was asked. Ends with its parent.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections import deque
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
+#: An acknowledgement alone is smaller.
+WITH_DATA = 200
 
 
 def open_tun(namespace: str, libc: ctypes.CDLL) -> int:
@@ -40,7 +43,7 @@ def open_tun(namespace: str, libc: ctypes.CDLL) -> int:
 def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    delay_s, namespaces = float(sys.argv[1]) / 1000, sys.argv[2:]
+    delay_s, lose, namespaces = float(sys.argv[1]) / 1000, int(sys.argv[2]), sys.argv[3:]
     devices = [open_tun(name, libc) for name in namespaces]
     for number, name in enumerate(namespaces, 1):
         for words in (f"addr add 10.78.0.{number}/24 dev slow0", "link set slow0 mtu 9000 txqueuelen 5000 up"):
@@ -53,7 +56,7 @@ def main() -> None:
     waiting: list[tuple[float, int, int, bytes]] = []
     held = deque[float](maxlen=5000)
     signal.signal(signal.SIGUSR1, lambda *_: print(statistics.median(held or [delay_s]), flush=True))
-    count = 0
+    count = data = 0
     while True:
         now = time.monotonic()
         while waiting and waiting[0][0] <= now:
@@ -64,6 +67,9 @@ def main() -> None:
         for device, _ in poll.poll(pause):
             packet = os.read(device, 65536)
             to = target.get(packet[16:20]) if packet[0] >> 4 == 4 else None
+            if lose and device == devices[0] and to == devices[1] and len(packet) >= WITH_DATA:
+                data += 1
+                to = to if data % lose else None
             if to is not None:
                 count += 1
                 heapq.heappush(waiting, (time.monotonic() + delay_s, count, to, packet))

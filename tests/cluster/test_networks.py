@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -25,6 +29,28 @@ nproc = "$ranks"
 checks = ["net.*"]
 timeout = "90s"
 ```
+"""
+
+
+#: Sends 3 MB to whoever connects, and says what the kernel counted; the other end reads and answers one byte.
+SENDER = """
+import json, socket, sys
+from ddaudit.network import tcp_carrier, tcp_counts
+with socket.create_server((sys.argv[1], 29556)) as server:
+    print("ready", flush=True)
+    with server.accept()[0] as one:
+        before = tcp_counts()
+        one.sendall(bytes(3 << 20))
+        one.recv(1)
+        print(json.dumps(tcp_carrier(before, tcp_counts())))
+"""
+READER = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 29556)) as one:
+    left = 3 << 20
+    while left:
+        left -= len(one.recv(1 << 20))
+    one.sendall(b"x")
 """
 
 
@@ -61,6 +87,7 @@ def test_a_capped_port_is_measured_named_and_the_others_are_left_alone(three: ne
     accused = [(f["id"], f["where"]["host"]) for f in answer["findings"] if f["status"] == "FAIL"]
     assert accused == [("net.bad-port", "host1")]
     assert "interface eth0" in next(f["text"] for f in answer["findings"] if f["id"] == "net.bad-port")
+    assert median(m.lost_share for m in found.meetings) < 0.01, "counted in every meeting, and next to nothing lost"
     assert fleet.left(three.members) == []
     three[0].heal()
     with netns.relay(three.members[:2], 20.0) as (slow, held_s):
@@ -73,3 +100,20 @@ def test_a_capped_port_is_measured_named_and_the_others_are_left_alone(three: ne
         assert used == {"host1": "slow0", "host2": "slow0"}
         told = [f["text"] for f in answer["findings"]]
         assert any("slow0 sent" in text for text in told), told
+
+
+def sent(source: netns.Host, target: netns.Host) -> list[int]:
+    """Segments that ``source`` sent, sent again, and sent again in vain while ``target`` read 3 MB."""
+    python = [sys.executable, "-c"]
+    sender = source.start([*python, SENDER, source.address], stdout=subprocess.PIPE, env=fleet.environment())
+    assert sender.stdout is not None and sender.stdout.readline() == "ready\n"
+    target.run(*python, READER, source.address)
+    told: list[int] = json.loads(sender.communicate(timeout=60)[0])
+    return told
+
+
+def test_what_a_lossy_link_loses_is_counted_by_the_side_that_sends(three: netns.Hosts):
+    with netns.relay(three.members[:2], 0.0, lose=12) as ((one, two), _):
+        there, back = sent(one, two), sent(two, one)
+    lost = [max(0, again - late) / count for count, again, late in (there, back)]
+    assert lost[0] > 0.04 and lost[1] < lost[0] / 3, (there, back)
