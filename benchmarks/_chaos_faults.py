@@ -83,7 +83,9 @@ class Strike:
         return FAULTS[self.fault]
 
 
-def draw(chance: random.Random, count: int, *, only: Collection[str], moments: Collection[str], pair: bool) -> list[Strike]:  # fmt: skip
+def draw(
+    chance: random.Random, count: int, *, only: Collection[str], moments: Collection[str], pair: bool
+) -> list[Strike]:
     """One fault of a run of ``count`` hosts, or two of different kinds, in the order in which they strike."""
     first = _one(chance, count, [f for f in FAULTS if f in only], moments)
     others = [f for f in FAULTS if f.partition("-")[::2] != first.fault.partition("-")[::2]]

@@ -176,7 +176,8 @@ def test_a_reader_that_went_away_does_not_end_the_run(table: Desk, tmp_path: Pat
 def test_a_terminal_that_was_closed_does_not_end_the_run(table: Desk, tmp_path: Path) -> None:
     master, slave = pty.openpty()
     progress = [word for word in table.argv if word != "--no-progress"]
-    with forked(progress, tmp_path / "first", fds=(slave, slave)) as run:
+    # A master that the run held open itself would make a terminal that is full, not one that is closed.
+    with forked(progress, tmp_path / "first", fds=(slave, slave), setup=lambda: os.close(master)) as run:
         os.close(slave)
         table.await_step("b")
         os.close(master)  # every further write fails with EIO

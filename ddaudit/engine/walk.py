@@ -16,6 +16,7 @@ from ddaudit.engine.rebuild import build_record, judged_from_disk, write_evidenc
 from ddaudit.errors import Problem, UsageProblem
 from ddaudit.findings import Finding
 from ddaudit.launch import Fleet, Progress
+from ddaudit.launch.spool import recover
 from ddaudit.packs import Packs
 from ddaudit.record import Record
 from ddaudit.registry import suggest
@@ -116,6 +117,7 @@ class Walk:
         read under the folder's lock, so that no step of a living run is missed."""
         path = self.folder.path
         if self.resumed:
+            recover(path, locked=True)
             judged = judged_from_disk(path, self.plan, read_journal(path), self.packs.registry)
             self.judged = [j for j in judged if _stands(j)]
             self.folder.emit("resume")

@@ -57,6 +57,7 @@ class Fleet:
         self._remaining_until = 0.0
         self._local_over = self._told_over = True
         self._next_ping = 0.0
+        self._whole = True
         self._selector = selectors.DefaultSelector()
         self._listener = listen(place.host, 0 if place.meeting else place.port)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -70,7 +71,7 @@ class Fleet:
         """Lets agents in: each is sent ``welcome``, and its files go to ``run_dir``."""
         self._run_dir, self._welcome = run_dir, welcome
         self._keeper = Keeper(run_dir)
-        self._home = Home(lambda message, piece: self._keep(self.host, message, piece))
+        self._home = Home(run_dir, lambda message, piece: self._keep(self.host, message, piece))
         for node in self.nodes.values():
             self._greet(node)
 
@@ -282,6 +283,7 @@ class Fleet:
         try:
             self._keeper.keep(host, message, payload)
         except OSError as error:
+            self._whole = False
             raise LaunchProblem(
                 f"cannot write to the run folder: {error.strerror}", where=str(self._run_dir)
             ) from error
@@ -331,7 +333,7 @@ class Fleet:
         while self.missing_agents() and time.monotonic() < until:
             self.receive(0.1)
         for node in self.nodes.values():
-            self._tell(node, {"op": "end"})
+            self._tell(node, {"op": "end", "whole": self._whole})
             node.channel.close()
         for channel in list(self._strangers):
             self._shut(channel)
