@@ -203,6 +203,8 @@ class Run:
         if result.named == "wrong":
             result.wrong.append(f"verdict {verdict}")
         result.told = f"{verdict} {code} " + "; ".join(f"{id} {host}" for id, host in blamed)
+        if result.named != "right":
+            result.told += " ".join(f"[{text[:200]}]" for _, _, text in _bad(answer, "ERROR"))
         result.named = "wrong" if result.wrong else result.named
 
     def _verdict(self, verdict: str, hit: list[Strike], blamed: bool, answer: dict[str, Any]) -> str:
@@ -261,7 +263,8 @@ class Run:
         code, text = members[0].code, members[0].out
         ended = _states(json.loads(text), "done", "failed", "timed-out") if text.strip() else set()
         if code != int(stands) or ended != {"first", "second"}:
-            result.wrong.append(f"resumed: {code} {sorted(ended)} {members[0].err[-300:]!r}")
+            texts = [text[:200] for _, _, text in _bad(json.loads(text or "{}"), "ERROR")]
+            result.wrong.append(f"resumed: {code} {sorted(ended)} {texts} {members[0].err[-300:]!r}")
             return False
         repeated = [step for step, ran in before.items() if self.site.ran(step) != ran]
         result.wrong += [f"step {step} ran again" for step in repeated]

@@ -2,7 +2,7 @@
 nothing left running or lost?
 
 ``python -m benchmarks.chaos [--faults 100] [--seed 1] [--only FAULT ...] [--moments MOMENT ...] [--pairs 0.25]
-[--at-once 3] [--number N]``. Hosts are processes of this machine with names of their own, and network namespaces where
+[--at-once 3] [--number N ...]``. Hosts are processes of this machine with names of their own, and network namespaces where
 the network is what breaks. A run has two steps; a fault, or two, strikes at any moment of it: while agents join, within
 a step, between steps, while ranks start and meet, in the probe, while the step is judged, while the report is written,
 at shutdown. After it ``ddaudit report RUN`` reads the folder and ``ddaudit run --resume RUN`` goes on, each in
@@ -98,13 +98,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--moments", nargs="*", choices=list(MOMENTS), default=list(MOMENTS))
     parser.add_argument("--pairs", type=float, default=0.25, help="share of runs with two faults")
     parser.add_argument("--at-once", type=int, default=3, help="runs at a time")
-    parser.add_argument("--number", type=int, help="only this one")
+    parser.add_argument("--number", type=int, nargs="*", help="only these")
     return parser.parse_args()
 
 
 def main() -> int:
     options = _options()
-    numbers = [options.number] if options.number else range(1, options.faults + 1)
+    numbers = options.number or range(1, options.faults + 1)
     results = []
     with multiprocessing.get_context("fork").Pool(options.at_once, maxtasksperchild=1) as pool:
         for number, result, seconds in pool.imap(_numbered, [(n, options) for n in numbers], chunksize=1):
