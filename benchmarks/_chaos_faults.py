@@ -52,7 +52,7 @@ FAULTS: dict[str, Fault] = {
     "term-agent": _TERM,
     "late-agent": Fault("PASS", holds=True, moments=("join",)),
     "kill-conductor": Fault("INTERRUPTED", (), (-9,), interrupts=True),
-    "stop-conductor": Fault("INTERRUPTED", (), (143,), interrupts=True),
+    "stop-conductor": Fault("INCONCLUSIVE", interrupts=True),
     "term-conductor": _TERM,
     "int-conductor": Fault("INTERRUPTED", (), (130,), interrupts=True),
     "int-twice": Fault("INTERRUPTED", (), (130,), interrupts=True),

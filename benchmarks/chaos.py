@@ -2,10 +2,10 @@
 nothing left running or lost?
 
 ``python -m benchmarks.chaos [--faults 100] [--seed 1] [--only FAULT ...] [--moments MOMENT ...] [--pairs 0.25]
-[--at-once 3] [--number N ...]``. Hosts are processes of this machine with names of their own, and network namespaces where
-the network is what breaks. A run has two steps; a fault, or two, strikes at any moment of it: while agents join, within
-a step, between steps, while ranks start and meet, in the probe, while the step is judged, while the report is written,
-at shutdown. After it ``ddaudit report RUN`` reads the folder and ``ddaudit run --resume RUN`` goes on, each in
+[--at-once 3] [--number N ...]``. Hosts are processes of this machine with names of their own, and network namespaces
+where the network is what breaks. A run has two steps; a fault, or two, strikes at any moment of it: while agents join,
+within a step, between steps, while ranks start and meet, in the probe, while the step is judged, while the report is
+written, at shutdown. After it ``ddaudit report RUN`` reads the folder and ``ddaudit run --resume RUN`` goes on, each in
 processes of their own. Prints a line per run, a table by fault and one by moment; ends with 1 when one was named
 wrongly, a report could not be read, a process or a temporary folder stayed, or a finished step was lost. Each run has a
 seed of its own, so ``--number N`` repeats the N-th alone. Needs root (mounts, namespaces).

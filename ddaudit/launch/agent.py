@@ -144,7 +144,9 @@ class Agent:
         if self._leave_at is not None and now > self._leave_at:
             return int(Exit.TERMINATED)
         if now > self._heard_at + SILENCE_S:
-            raise Lost(f"nothing was heard of it for {SILENCE_S:.0f} s")
+            why = f"nothing was heard of it for {SILENCE_S:.0f} s"
+            self._say({"event": "left", "why": why})  # should it wake, it must not take this host for lost
+            raise Lost(why)
         return None
 
     def _tell_signals(self) -> None:

@@ -272,6 +272,9 @@ class Fleet:
             self.on_signal(int(message["number"]))
         elif kind == "over":
             node.over = True
+        elif kind == "left":
+            self._lose(node, message["why"])
+            raise LaunchProblem(f"{node.host} left this run, which was stopped or stuck: {node.lost}", where=self.host)
         elif kind == "failed":
             self._pending.append({**message, "error": f"{node.host}: {message['error']}"})
         elif kind in ("started", "finished", "ended") and int(message["rank"]) in node.ranks:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ddaudit import __version__
+from ddaudit.errors import LaunchProblem
 from ddaudit.launch import agent as agents
 from ddaudit.launch.agent import Agent
+from ddaudit.launch.fleet import Fleet
 from ddaudit.launch.place import Place
 from ddaudit.launch.wire import Channel, Lost
 
@@ -25,3 +28,18 @@ def test_an_agent_leaves_a_conductor_that_says_nothing(tmp_path: Path, monkeypat
         with pytest.raises(Lost, match="nothing was heard"):
             agent._turn()
         channel.close()
+
+
+def test_a_conductor_that_wakes_up_does_not_take_a_host_that_left_it_for_lost():
+    fleet = Fleet(Place(2, 0, 1, "127.0.0.1", 0, "flags"), key="k", host="node0")
+    with socket.create_connection(fleet.address) as connection:
+        channel = Channel(connection)
+        channel.send({"event": "hello", "key": "k", "version": __version__, "node": 1, "host": "node1", "gpus": 0})
+        while 1 not in fleet.nodes:
+            fleet.receive(1.0)
+        fleet.nodes[1].begin([1])
+        channel.send({"event": "left", "why": "nothing was heard of it for 600 s"})
+        with pytest.raises(LaunchProblem, match="node1 left this run, which was stopped or stuck: nothing was heard"):
+            while True:
+                fleet.receive(1.0)
+    fleet.end()
