@@ -112,7 +112,9 @@ class Run:
         result.kept = self.site.done() <= _states(answer, "done") and unsent <= self._received()
         self._name(result, started, answer)
         result.resumed = self._resume(result, answer)
-        result.folders = len([p for p in self.root.glob("tmp*/ddaudit-*") if p.is_dir()])
+        left = [p for p in self.root.glob("tmp*/ddaudit-*") if p.is_dir()]
+        result.folders = len(left)
+        result.wrong += [f"{p} {[str(f.relative_to(p)) for f in p.rglob('*') if f.is_file()][:9]}" for p in left]
         return result
 
     def _network(self) -> AbstractContextManager[list[netns.Host]]:

@@ -45,11 +45,12 @@ class RunFolder:
             EvidenceProblem: an old folder holds links.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=not new)
-            (self.path / "events").mkdir(exist_ok=True)
-            refuse_links(self.path)
-            self._lock = lock(self.path)
-            self._journal = EventWriter(self.path / JOURNAL)
+            with answering(self.path):
+                self.path.mkdir(parents=True, exist_ok=not new)
+                (self.path / "events").mkdir(exist_ok=True)
+                refuse_links(self.path)
+                self._lock = lock(self.path)
+                self._journal = EventWriter(self.path / JOURNAL)
         except FileExistsError:
             raise UsageProblem("exists already", where=str(self.path), fix="choose another --out") from None
         except BlockingIOError:
@@ -78,11 +79,11 @@ class RunFolder:
     def write_plan(self, plan: Plan) -> None:
         """Writes ``plan.json`` without secrets: ranks get their parameters from the launcher, not from this file."""
         told = redact_value(plan.model_dump(mode="json", by_alias=True))
-        with writing(self.path):
+        with writing(self.path), answering(self.path):
             write_atomically(self.path / "plan.json", dumps(told, indent=1) + "\n")
 
     def save(self, record: Record) -> None:
-        with writing(self.path):
+        with writing(self.path), answering(self.path):
             save_record(record, self.path)
 
     def __enter__(self) -> Self:

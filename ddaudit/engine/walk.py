@@ -17,6 +17,7 @@ from ddaudit.errors import Problem, UsageProblem
 from ddaudit.findings import Finding
 from ddaudit.launch import Fleet, Progress
 from ddaudit.launch.spool import recover
+from ddaudit.launch.stall import answering, knock
 from ddaudit.packs import Packs
 from ddaudit.record import Record
 from ddaudit.registry import suggest
@@ -108,6 +109,7 @@ class Walk:
                 self._do(step)
         finally:
             self._attempts.close()
+        knock(self.folder.path)
         digest = write_evidence(self.folder.path, self.judged)
         self.folder.emit("end", seconds=round(time.monotonic() - self._began, 3), signal=self.signal)
         return self._save(digest)
@@ -216,7 +218,7 @@ class Walk:
             self.asking = False
 
     def _save(self, digest: str | None) -> Record:
-        with writing(self.folder.path):
+        with writing(self.folder.path), answering(self.folder.path):
             journal = read_journal(self.folder.path)
         record = build_record(journal, self.plan, self.judged, digest)
         self.folder.save(record)

@@ -22,6 +22,7 @@ from ddaudit.errors import Exit, LaunchProblem
 from ddaudit.launch.link import ServerGone, ServerLink
 from ddaudit.launch.local import host_name
 from ddaudit.launch.place import Place
+from ddaudit.launch.process import catching
 from ddaudit.launch.shipping import Shipper
 from ddaudit.launch.spool import Spool, recover, tidy
 from ddaudit.launch.stall import answering
@@ -71,29 +72,28 @@ class Agent:
         Raises:
             LaunchProblem: no conductor came, it refused this node, or it was lost. What ranks wrote is kept then.
         """
-        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        done = False
         try:
-            code = self._obey()
-            if code == Exit.PASS and self._whole:
-                self._spool.remove()
+            with catching(self._on_signal):
+                code = self._obey()
+            done = code == Exit.PASS and self._whole
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            self._leave_spool()
+            self._leave_spool(done=done)
         return code
 
-    def _leave_spool(self) -> bool:
+    def _leave_spool(self, *, done: bool = False) -> bool:
         """Ends the ranks. What the conductor may not have got goes to the run folder, where this host sees it and
-        nobody holds it; else it stays. True when it stays."""
+        nobody holds it; else it stays. True when it stays. ``done``: the conductor has all."""
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._spool.mine and not self._spool.empty and not self._handed_over():
-            self._spool.close()
-            return True
-        if self._spool.mine:
+        if not self._spool.mine:
+            return self._spool.path.is_dir()
+        if done or self._spool.empty or self._handed_over():
             self._spool.remove()
-        return False
+            return False
+        self._spool.close()
+        return True
 
     def _handed_over(self) -> bool:
         return self._run_dir is not None and self._spool.hand_over(self._run_dir)

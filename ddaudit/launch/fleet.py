@@ -6,6 +6,7 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +207,8 @@ class Fleet:
         hello, _ = frames[0]
         why = self._refuse(hello)
         if why is not None:
-            try:
+            with suppress(Lost):
                 channel.send({"op": "refuse", "why": why})
-            except Lost:
-                why = "gone"
             self._shut(channel)
             return
         del self._strangers[channel]
@@ -287,9 +286,8 @@ class Fleet:
             self._keeper.keep(host, message, payload)
         except OSError as error:
             self._whole = False
-            raise LaunchProblem(
-                f"cannot write to the run folder: {error.strerror}", where=str(self._run_dir)
-            ) from error
+            said = f"cannot write to the run folder: {error.strerror}"
+            raise LaunchProblem(said, where=str(self._run_dir)) from error
 
     def _tend(self) -> None:
         """Pings, and gives up nodes that are silent and connections that never said who they are."""
@@ -315,6 +313,8 @@ class Fleet:
             try:
                 node.channel.send(message)
             except Lost as lost:
+                for _ in range(64):  # its last words may say why it left
+                    self._hear(node)
                 self._lose(node, str(lost))
 
     def _lose(self, node: Node, why: str) -> None:
