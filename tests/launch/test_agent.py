@@ -30,16 +30,20 @@ def test_an_agent_leaves_a_conductor_that_says_nothing(tmp_path: Path, monkeypat
         channel.close()
 
 
-def test_a_conductor_that_wakes_up_does_not_take_a_host_that_left_it_for_lost():
+@pytest.mark.parametrize("tells", [False, True], ids=["hears", "tells"])
+def test_a_conductor_that_wakes_up_does_not_take_a_host_that_left_it_for_lost(tells: bool):
     fleet = Fleet(Place(2, 0, 1, "127.0.0.1", 0, "flags"), key="k", host="node0")
-    with socket.create_connection(fleet.address) as connection:
-        channel = Channel(connection)
-        channel.send({"event": "hello", "key": "k", "version": __version__, "node": 1, "host": "node1", "gpus": 0})
-        while 1 not in fleet.nodes:
-            fleet.receive(1.0)
-        fleet.nodes[1].begin([1])
-        channel.send({"event": "left", "why": "nothing was heard of it for 600 s"})
-        with pytest.raises(LaunchProblem, match="node1 left this run, which was stopped or stuck: nothing was heard"):
-            while True:
+    channel = Channel(socket.create_connection(fleet.address))
+    channel.send({"event": "hello", "key": "k", "version": __version__, "node": 1, "host": "node1", "gpus": 0})
+    while 1 not in fleet.nodes:
+        fleet.receive(1.0)
+    fleet.nodes[1].begin([1])
+    channel.send({"event": "left", "why": "nothing was heard of it for 600 s"})
+    channel.close()
+    with pytest.raises(LaunchProblem, match="node1 left this run, which was stopped or stuck: nothing was heard"):
+        while fleet.nodes[1].lost is None:
+            if tells:  # the first word to who has hung up is sent, a later one is not
+                fleet._tell(fleet.nodes[1], {"op": "ping", "sent": 0.0})
+            else:
                 fleet.receive(1.0)
     fleet.end()
