@@ -41,6 +41,8 @@ class Result:
     kept: bool = False
     resumed: bool = False
     folders: int = 0
+    left_s: float = 0.0
+    """Until the last process of the run had left, behind the last fault."""
     told: str = ""
     wrong: list[str] = field(default_factory=list)
 
@@ -104,7 +106,9 @@ class Run:
             started[strike.victim] = self.start(strike.victim, port, *book)
             strike.hit = True
         self._strike_all(started)
+        struck = time.monotonic()
         self._leave(started)
+        result.left_s = time.monotonic() - struck
         result.orphans = sum(len(member.left()) for member in started.values())
         self.storage.heal()
         unsent = self._unsent()

@@ -66,6 +66,7 @@ def _line(number: int, result: Result, seconds: float) -> str:
     words = [
         f"{number:>4} {'ok' if result.good else 'WRONG':<6} {result.named:<11} {_name(result.strikes)}: {result.told}"
     ]
+    words += [f"all gone in {result.left_s:.0f} s"]
     words += [f"left running {result.orphans}"] if result.orphans else []
     words += [f"folders left {result.folders}"] if result.folders else []
     words += [] if result.kept else ["lost"]

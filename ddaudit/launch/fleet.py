@@ -14,7 +14,7 @@ from ddaudit import __version__
 from ddaudit.errors import LaunchProblem
 from ddaudit.launch.home import Home
 from ddaudit.launch.link import ServerLink
-from ddaudit.launch.node import Node
+from ddaudit.launch.node import Node, unique_name
 from ddaudit.launch.place import Place
 from ddaudit.launch.shipping import Keeper
 from ddaudit.launch.states import Sample
@@ -59,6 +59,7 @@ class Fleet:
         self._local_over = self._told_over = True
         self._next_ping = 0.0
         self._whole = True
+        self._left: str | None = None
         self._selector = selectors.DefaultSelector()
         self._listener = listen(place.host, 0 if place.meeting else place.port)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -131,6 +132,7 @@ class Fleet:
 
         Raises:
             ServerGone: this host's own server died.
+            LaunchProblem: hosts left while this process was stopped, and are not to blame.
         """
         self._tend()
         for key, _ in self._selector.select(0.0 if self._pending else max(0.0, min(timeout_s, PING_S))):
@@ -150,6 +152,9 @@ class Fleet:
         self._ship_own()
         self._check_over()
         told, self._pending = self._pending, []
+        if self._left is not None:
+            said, self._left = self._left, None
+            raise LaunchProblem(said, where=self.host)
         return told
 
     def _ship_own(self) -> None:
@@ -215,7 +220,8 @@ class Fleet:
         self._selector.unregister(channel)
         if (old := self.nodes.get(hello["node"])) is not None:
             self._lose(old, "its agent came anew")
-        node = Node(hello["node"], self._unique(hello["host"]), channel, int(hello["gpus"]))
+        taken = {self.host, *(n.host for n in self.nodes.values() if n.lost is None)}
+        node = Node(hello["node"], unique_name(hello["host"], taken), channel, int(hello["gpus"]))
         self.nodes[node.rank] = node
         self._selector.register(channel, selectors.EVENT_READ, node)
         if self._welcome is not None:
@@ -234,13 +240,6 @@ class Fleet:
         if node in self.nodes and self.nodes[node].usable:
             return f"node {node} is here already, as host {self.nodes[node].host}"
         return None
-
-    def _unique(self, host: str) -> str:
-        """Hosts that share a name (containers often do) are told apart by their node rank."""
-        taken = {self.host, *(n.host for n in self.nodes.values() if n.lost is None)}
-        clean = "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else "_" for c in host)[:50] or "node"
-        number = next(n for n in range(1, self.place.nnodes + 2) if n == 1 or f"{clean}-{n}" not in taken)
-        return clean if clean not in taken else f"{clean}-{max(2, number)}"
 
     def _greet(self, node: Node) -> None:
         assert self._welcome is not None
@@ -272,8 +271,8 @@ class Fleet:
         elif kind == "over":
             node.over = True
         elif kind == "left":
-            self._lose(node, message["why"])
-            raise LaunchProblem(f"{node.host} left this run, which was stopped or stuck: {node.lost}", where=self.host)
+            self._left = f"{node.host} left this run, which was stopped or stuck: {message['why']}"
+            self._lose(node, self._left)
         elif kind == "failed":
             self._pending.append({**message, "error": f"{node.host}: {message['error']}"})
         elif kind in ("started", "finished", "ended") and int(message["rank"]) in node.ranks:

@@ -46,4 +46,5 @@ def test_a_conductor_that_wakes_up_does_not_take_a_host_that_left_it_for_lost(te
                 fleet._tell(fleet.nodes[1], {"op": "ping", "sent": 0.0})
             else:
                 fleet.receive(1.0)
+        fleet.receive(0.0)
     fleet.end()
