@@ -114,6 +114,8 @@ class Agent:
                 if code is not None:
                     return code
         except Lost as lost:
+            if self._was_sent_home():
+                return int(Exit.PASS)
             kept = f"; what its ranks wrote is in {self._spool.root}" if self._leave_spool() else ""
             raise LaunchProblem(
                 f"the conductor at {self._place.host} was lost: {lost}{kept}",
@@ -129,8 +131,7 @@ class Agent:
                 assert self._channel is not None
                 self._heard_at = time.monotonic()
                 for message, _ in self._channel.receive():
-                    if message.get("op") == "end":
-                        self._whole = bool(message.get("whole", True))
+                    if self._ends(message):
                         return int(Exit.PASS)
                     self._do(message)
             elif key.data == "server":
@@ -148,6 +149,17 @@ class Agent:
             self._say({"event": "left", "why": why})  # should it wake, it must not take this host for lost
             raise Lost(why)
         return None
+
+    def _ends(self, message: Mapping[str, Any]) -> bool:
+        self._whole = bool(message.get("whole", True))
+        return message.get("op") == "end"
+
+    def _was_sent_home(self) -> bool:
+        """True when the conductor ended the run before it hung up, and a word of ours to it came too late."""
+        assert self._channel is not None
+        with suppress(Lost):
+            return any(self._ends(message) for message, _ in self._channel.receive())
+        return False
 
     def _tell_signals(self) -> None:
         for number in self._signals:

@@ -30,6 +30,28 @@ def test_an_agent_leaves_a_conductor_that_says_nothing(tmp_path: Path, monkeypat
         channel.close()
 
 
+def test_an_agent_that_speaks_to_a_conductor_which_has_ended_the_run_is_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        channel = Channel(socket.create_connection(listener.getsockname()))
+        conductor = Channel(listener.accept()[0])
+        agent = Agent(Place(2, 1, 1, "127.0.0.1", 1, "flags"), key="k", gpus=0, join_timeout_s=1.0)
+        monkeypatch.setattr(agent, "_join", lambda: channel)
+
+        def speak() -> None:
+            conductor.send({"op": "end", "whole": True})
+            conductor.close()
+            while True:
+                agent._say({"event": "pong", "sent": 0.0, "t": 0.0})
+
+        monkeypatch.setattr(agent, "_turn", speak)
+        assert agent.serve() == 0
+        channel.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("tells", [False, True], ids=["hears", "tells"])
 def test_a_conductor_that_wakes_up_does_not_take_a_host_that_left_it_for_lost(tells: bool):
     fleet = Fleet(Place(2, 0, 1, "127.0.0.1", 0, "flags"), key="k", host="node0")
