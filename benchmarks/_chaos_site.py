@@ -98,12 +98,12 @@ class Site:
     def pid(self, host: str) -> int | None:
         """Process of the host's newest rank, by what it told the run folder or left on the desk."""
         found = None
-        for step in ("first", "second"):
+        for step in ("first", "second"):  # by step, not by number: pids begin again
+            for path in self.out.glob(f"*/events/{step}/{host}.node.jsonl"):
+                for line in path.read_text().splitlines():
+                    found = int(json.loads(line)[1]["pid"]) if '"event": "start"' in line else found
             for name in self.ran(step):
                 found = int(name.split(".")[2]) if name.split(".")[1] == host else found
-        started = sorted(self.out.glob(f"*/events/*/{host}.node.jsonl"), key=lambda p: p.parent.name)
-        for line in (line for path in started for line in path.read_text().splitlines() if '"start"' in line):
-            found = max(found or 0, int(json.loads(line)[1]["pid"]))
         return found
 
     def journal(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ next agent or conductor on this host, ``ddaudit report RUN`` or ``ddaudit run --
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -114,8 +115,9 @@ class Spool:
         self.close()
 
     def deliver(self, run_dir: Path, *, locked: bool) -> bool:
-        """Puts what is missing into the run folder and removes this one. Without the run folder's lock only into what
-        a resumed run has set aside, where nobody writes. False: something had no place, and all is kept.
+        """Puts what is missing into the run folder and removes this one. Without the run folder's lock only beside the
+        steps that may be running: into what a resumed run has set aside, or a folder of its own. False: it is of such a
+        step, and all is kept.
 
         Raises:
             OSError: the run folder cannot be written.
@@ -124,10 +126,10 @@ class Spool:
         for folder in sorted(self.root.glob("events/*")):
             files = self._files(folder)
             into = _try_of(files, run_dir, folder.name, locked=locked)
-            if into is not None and (locked or into != folder.name):
+            if locked or into != folder.name:
                 for file in files:
                     _complete(file, run_dir, into)
-            placed = placed and into is not None and _whole(files, run_dir, into)
+            placed = placed and _whole(files, run_dir, into)
         if placed:
             self.remove()
         return placed
@@ -165,14 +167,16 @@ def _turn(run_dir: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _try_of(files: list[Path], run_dir: Path, folder: str, *, locked: bool) -> str | None:
-    """The folder of the run in which this try of a step is: its own, or a name under which it was set aside. That which
-    has most of the files; where none has any, its own if nobody writes there, else the newest that was set aside."""
-    aside = sorted(p.name for p in (run_dir / "events").glob(f"{folder}.broken*"))
-    names = [folder, *reversed(aside)] if locked else [*reversed(aside), folder]
-    sizes = {name: [_taken_bytes(file, run_dir, name) for file in files] for name in names}
+def _try_of(files: list[Path], run_dir: Path, folder: str, *, locked: bool) -> str:
+    """The folder of the run in which this try of a step is: its own, or a name under which it was set aside, whichever
+    has most of the files. Where none has any, its own if nobody can be writing there, else a new one beside it."""
+    aside = sorted(p.name for mark in ("broken", "left") for p in (run_dir / "events").glob(f"{folder}.{mark}*"))
+    sizes = {name: [_taken_bytes(file, run_dir, name) for file in files] for name in (folder, *aside)}
     fits = {name: sum(size or 0 for size in found) for name, found in sizes.items() if None not in found}
-    return max(fits, key=lambda name: fits[name], default=None)
+    best = max(fits, key=lambda name: fits[name], default=None)
+    if best is not None and (fits[best] or (locked and best == folder) or not any(map(_whole_bytes, files))):
+        return best
+    return next(name for n in itertools.count(1) if (name := f"{folder}.left{n}") not in aside or name in fits)
 
 
 def _whole(files: list[Path], run_dir: Path, folder: str) -> bool:
@@ -246,7 +250,7 @@ def _left() -> Iterator[Spool]:
     """Spools of this user's processes that died, locked in turn."""
     for path in sorted(Path(tempfile.gettempdir()).glob("ddaudit-*-*")):
         with suppress(OSError):
-            if path.name.split("-")[1] not in ("node", "agent") or path.is_symlink() or not path.is_dir():
+            if path.name.split("-")[1] not in ("node", "agent") or path.is_symlink() or not (path / "spool").is_dir():
                 continue
             if path.stat().st_uid == os.geteuid():
                 spool = Spool(path, lock(path))

@@ -88,6 +88,16 @@ def test_without_the_lock_nothing_is_added_to_a_step_that_may_run(run: Path):
     assert len(node_file(run)) == 1 and spool.path.is_dir()
 
 
+def test_a_try_of_which_nothing_came_gets_a_folder_beside_the_step_that_may_run(run: Path):
+    spools = [written(run, line(value=n), sent=0) for n in (0, 1)]
+    for spool in spools:
+        spool.close()
+    recover(run, locked=False)
+    found = {p.name for p in (run / "events").iterdir()}
+    assert found == {"s.left1", "s.left2"} and not any(spool.path.is_dir() for spool in spools)
+    assert {node_file(run, name)[0][1]["value"] for name in found} == {0, 1}
+
+
 def test_a_living_process_keeps_its_folder(run: Path):
     spool = written(run, line(value=0), sent=0)
     recover(run, locked=True)
