@@ -1,5 +1,4 @@
-"""What breaks things in ``benchmarks/chaos.py``: mounts, packet filters, a clock that is wrong; and the processes of a
-run as forks."""
+"""The processes of a run of ``benchmarks/chaos.py``, as forks, each at a place: its host's name, network and clock."""
 
 from __future__ import annotations
 
@@ -8,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,18 +19,18 @@ from typing import IO, Any, NoReturn
 
 import ddaudit.api
 import ddaudit.engine.session
-import ddaudit.launch.agent
 import ddaudit.report  # noqa: F401 - imported here, so that forks need not
-from ddaudit.launch import link, server
+from benchmarks._chaos_storage import Storage, hang_with
+from ddaudit.launch import agent, link, server
 from tests.cluster import netns
 from tests.engine.forks import Fork
 from tests.launch.drive import session_members
 
-__all__ = ["Member", "Place", "Storage", "cut"]
+__all__ = ["Member", "Place", "cut"]
 
 CLONE_NEWNET = 0x40000000
-
-SIZE_BYTES = 24 << 20
+#: An agent gives a silent conductor 10 minutes; here less.
+SILENCE_S = 12.0
 
 
 class ForkedServer:
@@ -83,10 +83,17 @@ class Place:
     host: str = "node0"
     namespace: str | None = None
     ahead_s: float = 0.0
+    tmp: Path | None = None
+    storage: Storage | None = None
 
     def enter(self) -> None:
-        os.environ.update(SLURMD_NODENAME=self.host, OMP_NUM_THREADS="1")
-        os.environ["DDAUDIT_STORAGE_PATIENCE_S"] = "3"
+        os.environ.update(SLURMD_NODENAME=self.host, OMP_NUM_THREADS="1", DDAUDIT_STORAGE_PATIENCE_S="4")
+        if self.tmp is not None:
+            self.tmp.mkdir(exist_ok=True)
+            os.environ["TMPDIR"] = tempfile.tempdir = str(self.tmp)
+        if self.storage is not None:
+            hang_with(self.storage.root, self.storage.pipe)
+        agent.SILENCE_S = SILENCE_S
         if self.namespace:
             libc = ctypes.CDLL(None, use_errno=True)
             there = os.open(f"/var/run/netns/{self.namespace}", os.O_RDONLY)
@@ -111,10 +118,19 @@ class Member(Fork):
             if self.poll() is None:
                 time.sleep(0.05)
 
+    def wait(self) -> int:
+        while self.poll() is None:
+            time.sleep(0.02)
+        return int(self.code or 0)
+
     def poll(self) -> int | None:
         if self.code is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
             self.code = os.waitstatus_to_exitcode(ended[1])
         return self.code
+
+    def kill_if_there(self, signum: int) -> None:
+        if self.poll() is None:
+            self.kill(signum)
 
     def end(self) -> None:
         for member in session_members(self.pid):
@@ -130,53 +146,3 @@ def cut(host: netns.Host, direction: str) -> None:
     else:
         chain = {"in": "INPUT", "out": "OUTPUT"}[direction]
         host.run("iptables", "-A", chain, "-o" if direction == "out" else "-i", "eth0", "-j", "DROP")
-
-
-class Storage:
-    """A small file system of its own for the run folders, which can fill up, go read-only, or hang."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._undo: list[list[str]] = []
-        self._ballast: Path | None = None
-        self._pipe: Path | None = None
-
-    @contextmanager
-    def mounted(self) -> Iterator[None]:
-        self.root.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "none", str(self.root)], check=True)
-        try:
-            yield
-        finally:
-            self.heal()
-            subprocess.run(["umount", "-l", str(self.root)], check=True)
-
-    def break_(self, how: str, run_dir: Path) -> None:
-        {"full": self._fill, "read-only": self._freeze, "hangs": self._hang}[how](run_dir)
-
-    def _fill(self, run_dir: Path) -> None:
-        self._ballast = self.root / ".ballast"
-        with suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-
-    def _freeze(self, run_dir: Path) -> None:
-        # A mount with files open for writing cannot be made read-only, a second one over it can.
-        subprocess.run(["mount", "--bind", str(run_dir), str(run_dir)], check=True)
-        self._undo.append(["umount", "-l", str(run_dir)])
-        subprocess.run(["mount", "-o", "remount,ro,bind", str(run_dir)], check=True)
-
-    def _hang(self, run_dir: Path) -> None:
-        """Who opens a pipe that nobody reads waits for ever, as on a server that went away; but it can be killed."""
-        self._pipe = run_dir / "events" / "second" / "node1.node.jsonl"
-        self._pipe.rename(self._pipe.with_suffix(".real"))
-        os.mkfifo(self._pipe)
-
-    def heal(self) -> None:
-        while self._undo:
-            subprocess.run(self._undo.pop(), check=True)
-        if self._ballast is not None:
-            self._ballast.unlink(missing_ok=True)
-        if self._pipe is not None:
-            self._pipe.with_suffix(".real").replace(self._pipe)
-        self._ballast = self._pipe = None

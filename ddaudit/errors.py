@@ -40,7 +40,7 @@ EXIT_MEANINGS: dict[Exit, str] = {
     Exit.INCONCLUSIVE: "something required was not measured, or no check ran",
     Exit.INTERNAL: "a bug in ddaudit; the trace is saved and its path printed",
     Exit.INTERRUPTED: "Ctrl-C; finished steps are saved",
-    Exit.TERMINATED: "TERM; finished steps are saved",
+    Exit.TERMINATED: "TERM or HUP; finished steps are saved",
 }
 
 

@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import signal
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks._chaos_storage import hang_with
 from ddaudit.engine import journal as journals
 from tests.engine.forks import Desk, desk, forked, ran
 
@@ -52,6 +54,19 @@ def test_a_signal_during_a_step_keeps_what_finished_and_resume_goes_on(
     assert {f["status"] for f in record["findings"]} == {"PASS"}
 
 
+def test_a_run_that_was_told_to_outlive_its_terminal_does(table: Desk, tmp_path: Path) -> None:
+    def nohup() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a script's `&` does
+
+    with forked(table.argv, tmp_path / "first", setup=nohup) as run:
+        table.await_step("b")
+        run.kill(signal.SIGHUP)
+        run.kill(signal.SIGINT)
+        table.go()
+        assert run.wait() == 0 and table.record()["complete"]
+
+
 def test_a_second_ctrl_c_ends_at_once_and_leaves_nothing(table: Desk, tmp_path: Path) -> None:
     with forked(table.argv, tmp_path / "first") as run:
         table.await_step("b")
@@ -62,15 +77,19 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_nothing(table: Desk, tmp_path: 
     assert "interrupted" in run.err and "Traceback" not in run.err
 
 
-def striking(module: Any, name: str) -> Callable[[], None]:
-    """Makes a function of a module send TERM to its own process before its first call."""
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def striking(module: Any, name: str, strike: Callable[[], None] = terminate) -> Callable[[], None]:
+    """Makes a function of a module send TERM to its own process, or do something else, before its first call."""
 
     def setup() -> None:
         function = getattr(module, name)
 
         def struck(*arguments: Any, **named: Any) -> Any:
             setattr(module, name, function)
-            os.kill(os.getpid(), signal.SIGTERM)
+            strike()
             return function(*arguments, **named)
 
         setattr(module, name, struck)
@@ -96,6 +115,29 @@ def test_a_signal_between_steps_costs_no_finished_step(table: Desk, tmp_path: Pa
     assert table.states()["a"] == "done" and (table.run / "report.html").is_file()
     again = ran(["run", "--resume", str(table.run), "--no-progress"], tmp_path / "again")
     assert again.wait() == 0 and table.ran() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("moment", ["judging", "report"])
+def test_storage_that_hangs_behind_a_step_ends_the_run_in_one_line(table: Desk, tmp_path: Path, moment: str) -> None:
+    from ddaudit import report
+    from ddaudit.engine import outcome
+
+    table.go()
+    (table.path / "runs").mkdir()
+    pipe = tmp_path / "hang"
+    module, name = {"judging": (outcome, "judge"), "report": (report, "render")}[moment]
+
+    def setup() -> None:
+        os.environ["DDAUDIT_STORAGE_PATIENCE_S"] = "1"
+        hang_with(table.path / "runs", pipe)
+        striking(module, name, lambda: os.mkfifo(pipe))()
+
+    with forked(table.argv, tmp_path / "first", setup=setup) as run:
+        assert run.left(60.0) == [], "it waits for ever"
+        assert run.wait() == 3 and one_line(run.err) and "storage has not answered for 1 s" in run.err
+    pipe.unlink()
+    again = ran(["run", "--resume", str(table.run), "--no-progress"], tmp_path / "again")
+    assert again.wait() == 0 and table.record()["complete"]
 
 
 def test_sigkill_at_random_moments_loses_no_finished_step(tmp_path: Path) -> None:
@@ -176,13 +218,27 @@ def test_a_reader_that_went_away_does_not_end_the_run(table: Desk, tmp_path: Pat
 def test_a_terminal_that_was_closed_does_not_end_the_run(table: Desk, tmp_path: Path) -> None:
     master, slave = pty.openpty()
     progress = [word for word in table.argv if word != "--no-progress"]
-    with forked(progress, tmp_path / "first", fds=(slave, slave)) as run:
+    # A master that the run held open itself would make a terminal that is full, not one that is closed.
+    with forked(progress, tmp_path / "first", fds=(slave, slave), setup=lambda: os.close(master)) as run:
         os.close(slave)
         table.await_step("b")
         os.close(master)  # every further write fails with EIO
         table.go()
         assert run.wait() == 0 and run.left() == []
     assert table.record()["complete"]
+
+
+def test_a_terminal_that_was_stopped_does_not_stop_the_run(table: Desk, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    progress = [word for word in table.argv if word != "--no-progress"]
+    with open(tmp_path / "out", "w") as out, forked(progress, tmp_path / "first", fds=(out.fileno(), slave)) as run:
+        table.await_step("b")
+        termios.tcflow(slave, termios.TCOOFF)  # Ctrl-S
+        table.go()
+        assert run.wait() == 0 and run.left() == []
+    assert table.record()["complete"]
+    os.close(slave)
+    os.close(master)
 
 
 def test_a_full_disk_ends_the_run_in_one_line_and_resume_finishes_it(table: Desk, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from types import TracebackType
 from typing import Self
@@ -30,7 +32,8 @@ WORD_EVERY_S = 30.0
 
 class LiveView:
     """One line per ended step, and word of who is waited for: on a terminal a small table, rewritten; in a log, a line
-    now and then."""
+    now and then. What a terminal or reader that was stopped (Ctrl-S, a connection that hangs) does not take is left
+    out: the run, with its deadlines, does not wait for it."""
 
     def __init__(self, *, enabled: bool = True, ascii_only: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not enabled)
@@ -41,13 +44,28 @@ class LiveView:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._console.quiet:
-            self._live = Live(Text(""), console=self._console, transient=True, refresh_per_second=8)
-            self._live.start()
+            # Its own thread would write without asking, and hold its lock, which we need, for as long as that takes.
+            self._live = Live(Text(""), console=self._console, transient=True, auto_refresh=False)
+            if not self._stalled():
+                self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._live is not None:
+            self._console.quiet = self._console.quiet or self._stalled()
             self._live.stop()
+
+    def _stalled(self) -> bool:
+        """True when a write would have to wait for whoever reads it."""
+        ready = select.poll()
+        with suppress(OSError, ValueError, AttributeError):  # no descriptor: nothing that could stall
+            ready.register(self._console.file.fileno(), select.POLLOUT)
+            return not ready.poll(0)
+        return False
+
+    def _print(self, text: Text) -> None:
+        if not self._stalled():
+            self._console.print(text)
 
     def step_started(self, step: PlannedStep, index: int, total: int) -> None:
         """Shows the step's number and title while it runs."""
@@ -66,10 +84,10 @@ class LiveView:
         self._status(text, progress)
         if self._live is None and progress.note and progress.note != self._note:
             self._note = progress.note
-            self._console.print(Text(printable(text)))
+            self._print(Text(printable(text)))
         elif self._live is None and progress.elapsed_s >= self._next_word_s:
             self._next_word_s = progress.elapsed_s + WORD_EVERY_S
-            self._console.print(Text(printable(text)))
+            self._print(Text(printable(text)))
 
     def step_ended(self, outcome: Outcome, findings: Sequence[Finding]) -> None:
         """Appends the step's line: worst status, seconds, and the first thing that is not right."""
@@ -81,13 +99,13 @@ class LiveView:
         passed = sum(f.status is Status.PASS for f in findings)
         line = Text(f"{glyph} {worst.value:<5} {outcome.step.id:<16} {seconds}  ", style=COLOURS[worst.value])
         line.append(printable(told or outcome.reason or f"{passed} checks passed")[:400], style="default")
-        self._console.print(line)
+        self._print(line)
 
     def _status(self, text: str, progress: Progress | None = None) -> None:
-        if self._live is None:
+        if self._live is None or self._stalled():
             return
         line = Text(printable(text), style="dim", no_wrap=True, overflow="ellipsis")
-        self._live.update(line if progress is None else Group(line, self._table(progress)))
+        self._live.update(line if progress is None else Group(line, self._table(progress)), refresh=True)
 
     def _table(self, progress: Progress) -> Table:
         """The deadline as a bar where it can be drawn, and ranks by how far they are: those furthest behind first."""

@@ -75,8 +75,11 @@ def write_asked(
         target = path or (run_dir or Path()) / report.FORMATS[format].file
         pictures = environ.get(report.options.PICTURES) != "0"
         text = report.render(record, format, run_dir=run_dir, template_folders=folders, pictures=pictures)
+        from ddaudit.launch.stall import answering
+
         try:
-            write_atomically(target, text)
+            with answering(run_dir or target.parent):
+                write_atomically(target, text)
             if format == "github":
                 _tell_github(record, text, environ)
         except OSError as error:

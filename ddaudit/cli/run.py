@@ -190,7 +190,9 @@ def _baseline(path: str | None) -> Baseline | None:
 
 def _tell(record: Record, session: Session, options: dict[str, Any]) -> Record:
     from ddaudit import report
+    from ddaudit.launch.stall import knock
 
+    knock(session.run_dir)
     usual = [("html", None), ("md", None)]
     write_asked(record, session.run_dir, [*usual, *options["reports"]], session.packs.template_folders)
     face = "json" if options["as_json"] else "text"
@@ -233,6 +235,8 @@ def _signals(walk: Walk) -> Iterator[None]:
     """First Ctrl-C, TERM or HUP: end the running step, keep the rest, still write the report. A second one ends at
     once, as does the first while a person is asked. Schedulers send TERM for the step, for the job and to each host, so
     TERMs that come together are one."""
+    from ddaudit.launch.process import catching
+
     since = [float("inf")]
 
     def first(number: int, frame: FrameType | None) -> None:
@@ -244,12 +248,8 @@ def _signals(walk: Walk) -> Iterator[None]:
         if again or walk.asking:
             raise Stopped(told)
 
-    before = {s: signal.signal(s, first) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with catching(first):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _show_plan(session: Session, as_json: bool) -> int:

@@ -15,6 +15,7 @@ from ddaudit.engine.outcome import Judged, Outcome, State, evidence_kinds, judge
 from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.launch import LaunchFacts
 from ddaudit.launch import TRAINING, Fleet, FleetLauncher, LocalLauncher, Progress
+from ddaudit.launch.stall import answering, knock
 from ddaudit.redact import HIDDEN
 from ddaudit.registry import Registry
 from ddaudit.runbook.model import Plan, PlannedStep
@@ -80,7 +81,8 @@ class Attempts:
         started, clock = time.time(), time.monotonic()
         everywhere = self._registry.probe(step.probe or "").where == "hosts"
         try:
-            self._set_aside(folder)
+            with answering(self._run_dir):
+                self._set_aside(folder)
             plan = self._run_dir / "plan.json"
             facts = self._ready().run_step(
                 step, plan, folder=folder, on_progress=on_progress, facts=self._facts, everywhere=everywhere
@@ -92,6 +94,7 @@ class Attempts:
             return Outcome(step, "failed", str(problem), started, round(time.monotonic() - clock, 3), folder)
         seconds = round(time.monotonic() - clock, 3)
         kinds = evidence_kinds(self._registry)
+        knock(self._run_dir, self._run_dir / "events" / folder)
         evidence, damage = gather(self._run_dir, folder, kinds)
         others = gather_others(self._run_dir, folder, kinds) if everywhere else {}
         state, reason = _state(facts)

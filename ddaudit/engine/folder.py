@@ -14,6 +14,7 @@ from typing import Any, Self
 from ddaudit.errors import EvidenceProblem, LaunchProblem, UsageProblem
 from ddaudit.evidence.events import EventWriter
 from ddaudit.jsonio import dumps
+from ddaudit.launch.spool import LOCK, lock
 from ddaudit.launch.stall import answering
 from ddaudit.record import Record, save_record, write_atomically
 from ddaudit.redact import redact_value
@@ -22,7 +23,6 @@ from ddaudit.runbook.model import Plan
 __all__ = ["JOURNAL", "RunFolder", "in_use", "refuse_links", "writing"]
 
 JOURNAL = "events/run.jsonl"
-LOCK = ".lock"
 
 
 class RunFolder:
@@ -45,11 +45,12 @@ class RunFolder:
             EvidenceProblem: an old folder holds links.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=not new)
-            (self.path / "events").mkdir(exist_ok=True)
-            refuse_links(self.path)
-            self._lock = _lock(self.path)
-            self._journal = EventWriter(self.path / JOURNAL)
+            with answering(self.path):
+                self.path.mkdir(parents=True, exist_ok=not new)
+                (self.path / "events").mkdir(exist_ok=True)
+                refuse_links(self.path)
+                self._lock = lock(self.path)
+                self._journal = EventWriter(self.path / JOURNAL)
         except FileExistsError:
             raise UsageProblem("exists already", where=str(self.path), fix="choose another --out") from None
         except BlockingIOError:
@@ -78,11 +79,11 @@ class RunFolder:
     def write_plan(self, plan: Plan) -> None:
         """Writes ``plan.json`` without secrets: ranks get their parameters from the launcher, not from this file."""
         told = redact_value(plan.model_dump(mode="json", by_alias=True))
-        with writing(self.path):
+        with writing(self.path), answering(self.path):
             write_atomically(self.path / "plan.json", dumps(told, indent=1) + "\n")
 
     def save(self, record: Record) -> None:
-        with writing(self.path):
+        with writing(self.path), answering(self.path):
             save_record(record, self.path)
 
     def __enter__(self) -> Self:
@@ -90,16 +91,6 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _lock(path: Path) -> int:
-    handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
 
 
 def in_use(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ddaudit.engine.adopted import is_adopted, judge_adopted
@@ -10,6 +11,7 @@ from ddaudit.engine.journal import read_journal
 from ddaudit.engine.rebuild import file_digest, judged_from_disk, rebuild, write_evidence
 from ddaudit.engine.waivers import Waivers
 from ddaudit.errors import EvidenceProblem, LaunchProblem
+from ddaudit.launch.spool import lock, recover
 from ddaudit.packs import Packs
 from ddaudit.record import NewerRecord, Record, load_record, save_record
 
@@ -26,6 +28,7 @@ def restore(
     """
     refuse_links(run_dir)
     notes: list[str] = []
+    _recover(run_dir)
     if is_adopted(run_dir):
         # Such a folder is judged anew each time, so there is nothing that --rejudge could add.
         notes.append("judged from what the ranks have recorded by now")
@@ -45,6 +48,17 @@ def restore(
         told = "the run goes on" if going else "the run was broken off"
         return _rebuilt(run_dir, packs, [f"{told}: finished steps were judged from their events"])
     return record, notes + _mend_evidence(run_dir, record, packs)
+
+
+def _recover(run_dir: Path) -> None:
+    """Takes in what dead processes of the run left on this host, unless the run goes on or its folder is a copy on a
+    read-only medium."""
+    try:
+        handle = lock(run_dir)
+    except OSError:
+        return
+    recover(run_dir, locked=True)
+    os.close(handle)
 
 
 def _rebuilt(run_dir: Path, packs: Packs, notes: list[str], waivers: Waivers | None = None) -> tuple[Record, list[str]]:

@@ -46,13 +46,16 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """True for a run that came to its end already, and lost no host on the way: there is nothing to walk."""
-        return self.journal is not None and self.journal.completes(self.plan) and not self._lost_a_host(self.journal)
+        """True for a run that came to its end already, and met all its hosts: there is nothing to walk."""
+        return self.journal is not None and self.journal.completes(self.plan) and not self._missed_a_host(self.journal)
 
-    def _lost_a_host(self, journal: Journal) -> bool:
-        for folder in (ended.folder for ended in journal.ended.values() if ended.folder):
-            launch = LaunchFacts.assemble(read_streams(self.run_dir / "events" / folder, "launcher.jsonl"))
-            if launch is not None and launch.lost_hosts:
+    def _missed_a_host(self, journal: Journal) -> bool:
+        """True when a host was lost within a step, or a step was not launched since one was not there."""
+        for ended in journal.ended.values():
+            if ended.folder is None:
+                continue
+            launch = LaunchFacts.assemble(read_streams(self.run_dir / "events" / ended.folder, "launcher.jsonl"))
+            if launch.lost_hosts if launch is not None else ended.state == "failed":
                 return True
         return False
 

@@ -17,6 +17,8 @@ from ddaudit.engine.rebuild import build_record, judged_from_disk, write_evidenc
 from ddaudit.errors import Problem, UsageProblem
 from ddaudit.findings import Finding
 from ddaudit.launch import Fleet, Progress, slurm
+from ddaudit.launch.spool import recover
+from ddaudit.launch.stall import answering, knock
 from ddaudit.packs import Packs
 from ddaudit.record import Record
 from ddaudit.registry import suggest
@@ -109,6 +111,7 @@ class Walk:
             self._ask_why()
         finally:
             self._attempts.close()
+        knock(self.folder.path)
         digest = write_evidence(self.folder.path, self.judged)
         self.folder.emit("end", seconds=round(time.monotonic() - self._began, 3), signal=self.signal)
         return self._save(digest)
@@ -123,6 +126,7 @@ class Walk:
         read under the folder's lock, so that no step of a living run is missed."""
         path = self.folder.path
         if self.resumed:
+            recover(path, locked=True)
             judged = judged_from_disk(path, self.plan, read_journal(path), self.packs.registry)
             self.judged = [j for j in judged if _stands(j)]
             self.folder.emit("resume")
@@ -221,7 +225,7 @@ class Walk:
             self.asking = False
 
     def _save(self, digest: str | None) -> Record:
-        with writing(self.folder.path):
+        with writing(self.folder.path), answering(self.folder.path):
             journal = read_journal(self.folder.path)
         record = build_record(journal, self.plan, self.judged, digest)
         self.folder.save(record)

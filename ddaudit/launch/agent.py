@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,7 +22,10 @@ from ddaudit.errors import Exit, LaunchProblem
 from ddaudit.launch.link import ServerGone, ServerLink
 from ddaudit.launch.local import host_name
 from ddaudit.launch.place import Place
+from ddaudit.launch.process import catching
 from ddaudit.launch.shipping import Shipper
+from ddaudit.launch.spool import Spool, recover, tidy
+from ddaudit.launch.stall import answering
 from ddaudit.launch.states import sample
 from ddaudit.launch.wire import Channel, Lost
 from ddaudit.network import interface_of
@@ -48,8 +49,13 @@ class Agent:
 
     def __init__(self, place: Place, *, key: str, gpus: int, join_timeout_s: float) -> None:
         self._place, self._key, self._gpus, self._join_timeout_s = place, key, gpus, join_timeout_s
-        self._folder = Path(tempfile.mkdtemp(prefix="ddaudit-agent-"))
-        self._root = self._folder
+        tidy()
+        self._spool = Spool.make("agent")
+        self._root = self._spool.root
+        self._run_dir: Path | None = None
+        """The conductor's run folder, where this host sees it too."""
+        self._whole = True
+        """False when the conductor could not keep all that it was sent."""
         self._channel: Channel | None = None
         self._server: ServerLink | None = None
         self._shipper: Shipper | None = None
@@ -66,18 +72,31 @@ class Agent:
         Raises:
             LaunchProblem: no conductor came, it refused this node, or it was lost. What ranks wrote is kept then.
         """
-        before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+        done = False
         try:
-            code = self._obey()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            with catching(self._on_signal):
+                code = self._obey()
+            done = code == Exit.PASS and self._whole
         finally:
-            if self._server is not None:
-                self._server.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            if self._folder.is_dir() and not any(self._folder.rglob("*.jsonl")):
-                shutil.rmtree(self._folder, ignore_errors=True)
+            self._leave_spool(done=done)
         return code
+
+    def _leave_spool(self, *, done: bool = False) -> bool:
+        """Ends the ranks. What the conductor may not have got goes to the run folder, where this host sees it and
+        nobody holds it; else it stays. True when it stays. ``done``: the conductor has all."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if not self._spool.mine:
+            return self._spool.path.is_dir()
+        if done or self._spool.empty or self._handed_over():
+            self._spool.remove()
+            return False
+        self._spool.close()
+        return True
+
+    def _handed_over(self) -> bool:
+        return self._run_dir is not None and self._spool.hand_over(self._run_dir)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
@@ -95,7 +114,9 @@ class Agent:
                 if code is not None:
                     return code
         except Lost as lost:
-            kept = f"; what its ranks wrote is in {self._folder}" if any(self._folder.rglob("*.jsonl")) else ""
+            if self._was_sent_home():
+                return int(Exit.PASS)
+            kept = f"; what its ranks wrote is in {self._spool.root}" if self._leave_spool() else ""
             raise LaunchProblem(
                 f"the conductor at {self._place.host} was lost: {lost}{kept}",
                 where=host_name(),
@@ -110,7 +131,7 @@ class Agent:
                 assert self._channel is not None
                 self._heard_at = time.monotonic()
                 for message, _ in self._channel.receive():
-                    if message.get("op") == "end":
+                    if self._ends(message):
                         return int(Exit.PASS)
                     self._do(message)
             elif key.data == "server":
@@ -124,8 +145,21 @@ class Agent:
         if self._leave_at is not None and now > self._leave_at:
             return int(Exit.TERMINATED)
         if now > self._heard_at + SILENCE_S:
-            raise Lost(f"nothing was heard of it for {SILENCE_S:.0f} s")
+            why = f"nothing was heard of it for {SILENCE_S:.0f} s"
+            self._say({"event": "left", "why": why})  # should it wake, it must not take this host for lost
+            raise Lost(why)
         return None
+
+    def _ends(self, message: Mapping[str, Any]) -> bool:
+        self._whole = bool(message.get("whole", True))
+        return message.get("op") == "end"
+
+    def _was_sent_home(self) -> bool:
+        """True when the conductor ended the run before it hung up, and a word of ours to it came too late."""
+        assert self._channel is not None
+        with suppress(Lost):
+            return any(self._ends(message) for message, _ in self._channel.receive())
+        return False
 
     def _tell_signals(self) -> None:
         for number in self._signals:
@@ -189,10 +223,13 @@ class Agent:
     def _prepare(self, welcome: Mapping[str, Any]) -> None:
         """Makes this node's own run folder and starts its server."""
         self._welcome = welcome
-        self._root = self._folder / "run"
         for part in ("events", "logs", "scratch"):
             (self._root / part).mkdir(parents=True, exist_ok=True)
         (self._root / "plan.json").write_text(welcome["plan"], encoding="utf-8")
+        self._run_dir = self._shared()
+        if self._run_dir is not None:
+            self._spool.belong(self._run_dir)
+            recover(self._run_dir, locked=False)
         self._server = ServerLink(self._root / "logs" / "launcher.log", preload=welcome["preload"])
         self._selector.register(self._server.fileno(), selectors.EVENT_READ, "server")
 
@@ -200,7 +237,8 @@ class Agent:
         """The conductor's run folder, where this node sees it too."""
         folder = Path(self._welcome["run_dir"])
         try:
-            seen = (folder / self._welcome["mark"]).read_text("ascii")
+            with answering(folder):
+                seen = (folder / self._welcome["mark"]).read_text("ascii")
         except (OSError, ValueError):
             return None
         return folder if seen == self._welcome["token"] else None
@@ -208,14 +246,13 @@ class Agent:
     def _run(self, message: Mapping[str, Any]) -> None:
         assert self._channel is not None and self._server is not None
         learn(secrets_of(os.environ, sys.argv, [o["step"]["params"] for o in message["orders"]]))
-        shared = self._shared()
         changed = {
             "run_dir": str(self._root),
             "plan": str(self._root / "plan.json"),
             "host": self._welcome["host"],
             "deadline": time.monotonic() + float(message["remaining_s"]),
             "secrets": known_secrets(),
-            "scratch_root": str(shared) if shared else None,
+            "scratch_root": str(self._run_dir) if self._run_dir else None,
         }
         orders = [{**order, **changed} for order in message["orders"]]
         store = {"host": self._channel.peer_address, "port": message["port"]}

@@ -12,6 +12,7 @@ from ddaudit.errors import LaunchProblem
 from ddaudit.launch.fleet import Fleet
 from ddaudit.launch.link import Link, ServerGone, ServerLink
 from ddaudit.launch.local import TRAINING, LocalLauncher
+from ddaudit.launch.stall import answering
 from ddaudit.launch.steprun import TICK_S, Progress
 from ddaudit.runbook.model import PlannedStep
 
@@ -41,7 +42,8 @@ class FleetLauncher(LocalLauncher):
         self.host = fleet.host
         token = secrets.token_hex(16)
         self._mark = self.run_dir / f".shared-{token[:8]}"
-        self._mark.write_text(token, "ascii")
+        with answering(self.run_dir):
+            self._mark.write_text(token, "ascii")
         fleet.open(
             self.run_dir,
             {
@@ -55,7 +57,7 @@ class FleetLauncher(LocalLauncher):
 
     def close(self) -> None:
         super().close()
-        with suppress(OSError):
+        with suppress(OSError), answering(self.run_dir):
             self._mark.unlink(missing_ok=True)
 
     def _start_server(self) -> ServerLink:

@@ -6,6 +6,7 @@ import os
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ddaudit import __version__
 from ddaudit.errors import LaunchProblem
 from ddaudit.launch.home import Home
 from ddaudit.launch.link import ServerLink
-from ddaudit.launch.node import Node
+from ddaudit.launch.node import Node, unique_name
 from ddaudit.launch.place import Place
 from ddaudit.launch.shipping import Keeper
 from ddaudit.launch.states import Sample
@@ -57,6 +58,8 @@ class Fleet:
         self._remaining_until = 0.0
         self._local_over = self._told_over = True
         self._next_ping = 0.0
+        self._whole = True
+        self._left: str | None = None
         self._selector = selectors.DefaultSelector()
         self._listener = listen(place.host, 0 if place.meeting else place.port)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -70,7 +73,7 @@ class Fleet:
         """Lets agents in: each is sent ``welcome``, and its files go to ``run_dir``."""
         self._run_dir, self._welcome = run_dir, welcome
         self._keeper = Keeper(run_dir)
-        self._home = Home(lambda message, piece: self._keep(self.host, message, piece))
+        self._home = Home(run_dir, lambda message, piece: self._keep(self.host, message, piece))
         for node in self.nodes.values():
             self._greet(node)
 
@@ -129,6 +132,7 @@ class Fleet:
 
         Raises:
             ServerGone: this host's own server died.
+            LaunchProblem: hosts left while this process was stopped, and are not to blame.
         """
         self._tend()
         for key, _ in self._selector.select(0.0 if self._pending else max(0.0, min(timeout_s, PING_S))):
@@ -148,6 +152,9 @@ class Fleet:
         self._ship_own()
         self._check_over()
         told, self._pending = self._pending, []
+        if self._left is not None:
+            said, self._left = self._left, None
+            raise LaunchProblem(said, where=self.host)
         return told
 
     def _ship_own(self) -> None:
@@ -205,17 +212,16 @@ class Fleet:
         hello, _ = frames[0]
         why = self._refuse(hello)
         if why is not None:
-            try:
+            with suppress(Lost):
                 channel.send({"op": "refuse", "why": why})
-            except Lost:
-                why = "gone"
             self._shut(channel)
             return
         del self._strangers[channel]
         self._selector.unregister(channel)
         if (old := self.nodes.get(hello["node"])) is not None:
             self._lose(old, "its agent came anew")
-        node = Node(hello["node"], self._unique(hello["host"]), channel, int(hello["gpus"]))
+        taken = {self.host, *(n.host for n in self.nodes.values() if n.lost is None)}
+        node = Node(hello["node"], unique_name(hello["host"], taken), channel, int(hello["gpus"]))
         self.nodes[node.rank] = node
         self._selector.register(channel, selectors.EVENT_READ, node)
         if self._welcome is not None:
@@ -234,13 +240,6 @@ class Fleet:
         if node in self.nodes and self.nodes[node].usable:
             return f"node {node} is here already, as host {self.nodes[node].host}"
         return None
-
-    def _unique(self, host: str) -> str:
-        """Hosts that share a name (containers often do) are told apart by their node rank."""
-        taken = {self.host, *(n.host for n in self.nodes.values() if n.lost is None)}
-        clean = "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else "_" for c in host)[:50] or "node"
-        number = next(n for n in range(1, self.place.nnodes + 2) if n == 1 or f"{clean}-{n}" not in taken)
-        return clean if clean not in taken else f"{clean}-{max(2, number)}"
 
     def _greet(self, node: Node) -> None:
         assert self._welcome is not None
@@ -271,6 +270,9 @@ class Fleet:
             self.on_signal(int(message["number"]))
         elif kind == "over":
             node.over = True
+        elif kind == "left":
+            self._left = f"{node.host} left this run, which was stopped or stuck: {message['why']}"
+            self._lose(node, self._left)
         elif kind == "failed":
             self._pending.append({**message, "error": f"{node.host}: {message['error']}"})
         elif kind in ("started", "finished", "ended") and int(message["rank"]) in node.ranks:
@@ -282,9 +284,9 @@ class Fleet:
         try:
             self._keeper.keep(host, message, payload)
         except OSError as error:
-            raise LaunchProblem(
-                f"cannot write to the run folder: {error.strerror}", where=str(self._run_dir)
-            ) from error
+            self._whole = False
+            said = f"cannot write to the run folder: {error.strerror}"
+            raise LaunchProblem(said, where=str(self._run_dir)) from error
 
     def _tend(self) -> None:
         """Pings, and gives up nodes that are silent and connections that never said who they are."""
@@ -310,6 +312,8 @@ class Fleet:
             try:
                 node.channel.send(message)
             except Lost as lost:
+                for _ in range(64):  # its last words may say why it left
+                    self._hear(node)
                 self._lose(node, str(lost))
 
     def _lose(self, node: Node, why: str) -> None:
@@ -331,7 +335,7 @@ class Fleet:
         while self.missing_agents() and time.monotonic() < until:
             self.receive(0.1)
         for node in self.nodes.values():
-            self._tell(node, {"op": "end"})
+            self._tell(node, {"op": "end", "whole": self._whole})
             node.channel.close()
         for channel in list(self._strangers):
             self._shut(channel)

@@ -15,6 +15,7 @@ from ddaudit.errors import LaunchProblem
 from ddaudit.evidence.events import EventWriter
 from ddaudit.evidence.launch import LaunchFacts, RankOutcome
 from ddaudit.launch.link import Link, ServerGone, ServerLink
+from ddaudit.launch.stall import answering
 from ddaudit.launch.steprun import TICK_S, Progress, StepRun
 from ddaudit.redact import known_secrets, redact_text
 from ddaudit.runbook.model import PlannedStep
@@ -165,7 +166,8 @@ class LocalLauncher:
         self.close()
 
     def _start_server(self) -> ServerLink:
-        self._link = ServerLink(self.run_dir / "logs" / "launcher.log", preload=self._preload)
+        with answering(self.run_dir):
+            self._link = ServerLink(self.run_dir / "logs" / "launcher.log", preload=self._preload)
         self._link.watch(self._wake_read)
         self._ready = None
         return self._link
@@ -243,7 +245,8 @@ class LocalLauncher:
         if not self.run_dir.is_dir():  # do not bring a removed folder back to life with one file in it
             raise LaunchProblem("the run folder is gone", where=str(self.run_dir))
         try:
-            with EventWriter(self.run_dir / "events" / folder / "launcher.jsonl") as events:
+            launcher = self.run_dir / "events" / folder / "launcher.jsonl"
+            with answering(self.run_dir), EventWriter(launcher) as events:
                 events.emit_evidence(facts)
         except OSError as error:
             raise LaunchProblem(f"cannot write to the run folder: {error.strerror}", where=str(self.run_dir)) from error

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ddaudit.launch.states import Sample
 from ddaudit.launch.wire import Channel
 
-__all__ = ["Node"]
+__all__ = ["Node", "unique_name"]
+
+
+def unique_name(host: str, taken: Collection[str]) -> str:
+    """A host's name, reduced to what is safe in a file name. Hosts that share one (containers often do) get numbers."""
+    clean = "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else "_" for c in host)[:50] or "node"
+    numbered = (f"{clean}-{n}" for n in itertools.count(2))
+    return clean if clean not in taken else next(name for name in numbered if name not in taken)
 
 
 class Node:

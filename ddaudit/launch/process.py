@@ -6,9 +6,12 @@ import ctypes
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-__all__ = ["adopt_orphans", "children_die_with_me", "die_with_parent", "kill_group", "strays"]
+__all__ = ["adopt_orphans", "catching", "children_die_with_me", "die_with_parent", "kill_group", "strays"]
 
 # From <linux/prctl.h>.
 PR_SET_PDEATHSIG = 1
@@ -31,6 +34,20 @@ def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
     _prctl(PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent_pid:
         os._exit(128 + signum)
+
+
+@contextmanager
+def catching(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """TERM, Ctrl-C and HUP go to ``handler`` meanwhile. One that was ignored when this process began stays ignored:
+    ``nohup`` and a script's ``&`` ask for a process that outlives its terminal."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    wanted = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def adopt_orphans() -> None:

@@ -17,7 +17,7 @@ from ddaudit.evidence.events import MAX_LINE_BYTES, node_lines, node_path
 from ddaudit.launch.stall import answering
 from ddaudit.launch.wire import MAX_PAYLOAD_BYTES, Lost
 
-__all__ = ["Keeper", "Shipper"]
+__all__ = ["Keeper", "Shipper", "append", "rank_file"]
 
 #: Files of a rank, by what ``Order`` calls them. Anything else is not taken.
 _PATH = re.compile(r"(?:events|logs)/[A-Za-z0-9_-]{1,64}(?:\.[a-z]+\d+){0,3}/(?P<host>[A-Za-z0-9_-]{1,60})-"
@@ -91,15 +91,28 @@ class Keeper:
             self._begun[named[0]] = rest
             target, piece = node_path(target.parent, host), node_lines(named["owner"], whole + found)
         if piece:
-            with answering(self._run_dir):
-                self._append(target, piece)
+            append(self._run_dir, target, piece)
 
-    def _append(self, target: Path, piece: bytes) -> None:
-        if not self._run_dir.is_dir():  # a run folder that was removed must not come back
+
+def rank_file(path: Path, folder: str) -> re.Match[str] | None:
+    """Whose file of a step's folder this is, as ``host``, ``owner`` and ``kind``; None for any other file."""
+    return _PATH.fullmatch(f"{path.parent.parent.name}/{folder}/{path.name}")
+
+
+def append(run_dir: Path, target: Path, piece: bytes) -> None:
+    """Adds to a file of the run folder; what follows on a line that was broken off starts a new one.
+
+    Raises:
+        OSError: the run folder is full, read-only or gone.
+    """
+    with answering(run_dir):
+        if not run_dir.is_dir():  # a run folder that was removed must not come back
             raise FileNotFoundError(2, "the run folder is gone")
         target.parent.parent.mkdir(exist_ok=True)
         target.parent.mkdir(exist_ok=True)
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+        handle = os.open(target, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         with os.fdopen(handle, "ab", buffering=0) as file:
+            if target.suffix == ".jsonl" and (size := file.tell()) and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                piece = b"\n" + piece
             while piece:  # a disk that fills up takes a part and raises at the rest
                 piece = piece[file.write(piece) :]

@@ -6,6 +6,8 @@ import re
 import sysconfig
 from pathlib import Path
 
+from ddaudit.launch.stall import answering
+
 __all__ = ["main_thread_stack", "own_frame", "size", "tail"]
 
 TAIL_BYTES = 12_000
@@ -15,7 +17,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+
 def tail(path: Path, limit: int = TAIL_BYTES) -> str:
     """The last ``limit`` bytes as text; empty when there is no such file."""
     try:
-        with path.open("rb") as file:
+        with answering(path.parents[2]), path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - limit))
             return file.read(limit).decode("utf-8", "replace")

@@ -220,13 +220,18 @@ def test_a_stopped_agent_falls_silent_and_is_lost(site: Site):
     assert any("nothing was heard" in f["text"] for f in answer["findings"])
 
 
-def test_a_node_that_never_comes_is_named(site: Site):
+def test_a_node_that_never_comes_is_named_and_once_it_is_there_the_run_goes_on(site: Site):
     conductor = site.start(0, 3, str(site.book), "-P", f"desk={site.desk}", "--join-timeout", "3s")
-    site.start(1, 3)
+    agent = site.start(1, 3)
     code, answer, _ = told(conductor)
     assert code == 3
     first = next(f for f in answer["findings"] if f["step"] == "first")
     assert first["status"] == "ERROR" and "node 2 (not here yet)" in first["text"] and "node1" in first["text"]
+    agent.wait()
+    (site.desk / "go").touch()
+    again = [site.start(node, 3, "--resume", str(site.run_dir)) for node in range(3)]
+    code, answer, err = told(again[0])
+    assert code == 0 and [s["state"] for s in answer["steps"]] == ["done", "done"], err
 
 
 def test_strangers_and_other_runs_are_turned_away(site: Site):

@@ -119,6 +119,8 @@ class Fork:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number in (signal.SIGHUP, signal.SIGTERM):  # whoever started the tests may ignore them
+                signal.signal(number, signal.SIG_DFL)
             os.environ.pop("DDAUDIT_PACKS", None)
             setup()
             sys.argv = ["ddaudit", *argv]

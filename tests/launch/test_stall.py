@@ -31,3 +31,29 @@ def test_many_writes_that_end_are_not_added_up():
         with patience.watching(Path("/run")):
             pass
     assert told == []
+
+
+def test_a_wait_within_another_and_one_of_another_thread_are_each_watched_by_themselves():
+    told: list[Path] = []
+    gone, inside, done = threading.Event(), threading.Event(), threading.Event()
+
+    def give_up(path: Path, waited_s: float) -> None:
+        told.append(path)
+        gone.set()
+
+    patience = Patience(0.08, give_up)
+
+    def hang() -> None:
+        with patience.watching(Path("/hangs")):
+            with patience.watching(Path("/inner")):
+                inside.set()
+            done.wait(60)
+
+    worker = threading.Thread(target=hang)
+    worker.start()
+    inside.wait(60)
+    with patience.watching(Path("/quick")):
+        pass  # its end must not end the other's
+    assert gone.wait(60) and told == [Path("/hangs")]
+    done.set()
+    worker.join()
