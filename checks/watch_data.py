@@ -119,7 +119,8 @@ def shards(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
             text="Split with one seed on every rank: torch.Generator().manual_seed(seed)."))  # fmt: skip
         return
     shared, total, same_step = _overlap(trace, found)
-    if total == 0 or found.loader["sampler"].get("replacement"):
+    drawn = found.loader["sampler"].get("replacement") or _repeats(found)
+    if total == 0 or (drawn and not _in_step(trace, found)):
         yield unknown("which samples the ranks read; samplers that draw with replacement may repeat any")
         return
     seeds = {(x["sampler"].get("seed"), x["sampler"].get("epoch")) for x in found.loaders}
@@ -160,12 +161,35 @@ def _overlap(trace: TrainingTrace, found: Reading) -> tuple[int, int, float]:
     shared = total = 0
     for epoch in epochs:
         seen: set[int] = set()
-        for mine in (set(e.get(epoch, ())) for e in found.ids):
+        for mine in (set(_before_padding(found, row, epoch)) for row in range(len(found.ids))):
             shared, total = shared + len(mine & seen), total + len(mine)
             seen |= mine
     # The first rank's share of an epoch cannot repeat anything: only what came after it counts.
     ranks = len(found.ids)
     return shared, total - total // max(ranks, 1), _same_step(trace, found)
+
+
+def _before_padding(found: Reading, row: int, epoch: int) -> list[int]:
+    """Samples of an epoch without the last batch, into which samplers put samples again to make all batches full."""
+    ids, loader = found.ids[row].get(epoch, []), found.loaders[row]
+    batches = int(loader["batches_read"].get(str(epoch), 0))
+    if loader.get("drop_last") or batches < 3 or epoch not in found.whole:
+        return ids
+    return ids[: -(-len(ids) * (batches - 1) // batches)]
+
+
+def _repeats(found: Reading) -> bool:
+    """True where one rank itself reads samples more than once in an epoch: they are drawn, not shared out."""
+    every = [ids for epochs in found.ids for ids in epochs.values()]
+    return sum(len(ids) - len(set(ids)) for ids in every) > 0.05 * sum(map(len, every))
+
+
+def _in_step(trace: TrainingTrace, found: Reading) -> bool:
+    """True where ranks read the same samples in the same order in nearly every update."""
+    table = trace.array("sample_index" if found.by_index else "sample_ids")
+    assert table is not None
+    known = (table[:2] >= 0).any(axis=(0, 2))
+    return bool(known.any()) and float((table[0] == table[1]).all(axis=1)[known].mean()) > 0.9
 
 
 def _same_step(trace: TrainingTrace, found: Reading) -> float:

@@ -1,0 +1,121 @@
+"""Traces of trainings that look odd and are right, beside the faults that they resemble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ddaudit.api import Array, TrainingTrace, WatchedScript
+from ddaudit.evidence import WatchedRank
+from tests.checks.test_watch_scripts import said
+from tests.checks.traces import trace
+
+STEPS = 24
+JOB = {"source": "script", "parallel": "data", "dp": 2, "parameters": 1000}
+
+
+def watched(job: dict[str, Any] | None = None, lists: dict[str, Any] | None = None, **series: Any) -> TrainingTrace:
+    """A trace of two ranks; ``lists`` are arrays [rank, step, slot]."""
+    made = trace(2, STEPS, job={**JOB, **(job or {})}, **series)
+    arrays = {k: Array(np.asarray(v, dtype=np.int64), "1", ("rank", "step", "slot")) for k, v in (lists or {}).items()}
+    return TrainingTrace(facts=made.facts, arrays={**made.arrays, **arrays})
+
+
+def script(loader: dict[str, Any] | None = None, starts: Any = None) -> WatchedScript:
+    """Two ranks with one loader each; ``starts`` are the digests of the parameters they begin with."""
+    first = [(), ()] if starts is None else starts
+    loaders = () if loader is None else (loader,)
+    ranks = (
+        WatchedRank(
+            rank=r, world_size=2, start_digests=tuple(first[r]), loaders=loaders, optimizers=({"updates": STEPS},)
+        )
+        for r in range(2)
+    )
+    return WatchedScript(ranks=tuple(ranks), cores=8)
+
+
+def digests(*same: int, apart: tuple[int, ...] = (), steps: int = STEPS) -> np.ndarray:
+    """Digests [rank, step, parameter]: equal on both ranks, except for the columns in ``apart``."""
+    table = np.tile(np.arange(1, len(same) + len(apart) + 1), (2, steps, 1)) * 1000 + np.arange(steps)[None, :, None]
+    table[1][:, list(apart)] += 500_000
+    return table
+
+
+def uneven(first: int, second: int) -> np.ndarray:
+    """Epochs [rank, step, slot] of ranks that make so many updates in each epoch."""
+    return np.array([[[column // length] for column in range(STEPS)] for length in (first, second)])
+
+
+@pytest.mark.parametrize(
+    ("ends", "from_step", "wanted"),
+    [
+        ((9, 9), 9, "FAIL sync.missing-on-step"),
+        ((11, 9), 9, "PASS"),
+        ((11, 9), 5, "FAIL sync.missing-on-step"),
+    ],
+)
+def test_updates_are_compared_only_until_ranks_end_an_epoch_apart(ends: tuple[int, int], from_step: int, wanted: str):
+    """With Join a rank may leave an epoch early; its next update is then another one than its peers'."""
+    grads = digests(0, 1)
+    grads[1, from_step:] += 500_000
+    given = watched(lists={"grad_digests": grads, "sample_epoch": uneven(*ends)}, last_synced=0.0)
+    (finding,) = said("script.sync", given, script())
+    assert finding.startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("starts", "wanted"),
+    [
+        ([(1, 2, 3, 4), (1, 2, 7, 8)], "SKIP"),
+        ([(1, 2, 3, 4), (1, 2, 3, 8)], "SKIP"),
+        ([(1, 2, 3, 4), (1, 2, 3, 4)], "FAIL sync.params-not-reduced"),
+        ([(1, 2, 3, 4), (5, 6, 7, 8)], "FAIL sync.params-not-reduced"),
+    ],
+)
+def test_experts_of_a_rank_are_told_from_parameters_that_nobody_reduces(starts: list[tuple[int, ...]], wanted: str):
+    given = watched(
+        {"parallel": None}, lists={"grad_digests": digests(0, 1, apart=(2, 3)), "sample_epoch": uneven(9, 9)}
+    )
+    sampler = {"sampler": {"distributed": True, "num_replicas": 2}}
+    (finding,) = said("script.sync", given, script(sampler, starts))
+    assert finding.startswith(wanted)
+
+
+def reads(orders: list[list[int]], each: int = 4) -> dict[str, np.ndarray]:
+    """Samples of one epoch, ``each`` of them in an update."""
+    table = np.full((2, STEPS, each), -1)
+    epochs = np.full((2, STEPS, each), -1)
+    for rank, order in enumerate(orders):
+        rows = len(order) // each
+        table[rank, :rows], epochs[rank, :rows] = np.reshape(order, (rows, each)), 0
+    return {"sample_index": table, "sample_ids": table, "sample_epoch": epochs}
+
+
+def loader(batches: int, samples: int, **sampler: Any) -> dict[str, Any]:
+    return {"number": 0, "samples": samples, "batch_size": 4, "batches": batches, "drop_last": False, "finished": [0],
+            "batches_read": {"0": batches}, "sampler": {"type": "Sampler", **sampler}}  # fmt: skip
+
+
+HALVES = [list(range(0, 40)), list(range(40, 80))]
+PADDED = [[*HALVES[0], 40, 41, 42, 43], [*HALVES[1], 0, 1, 2, 3]]
+DRAWN = [np.random.default_rng(rank).integers(0, 40, 80).tolist() for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("orders", "wanted"),
+    [
+        (HALVES, "PASS"),
+        (PADDED, "PASS"),
+        (DRAWN, "SKIP"),
+        ([DRAWN[0], DRAWN[0]], "FAIL data.ranks-overlap"),
+        ([HALVES[0], HALVES[0]], "FAIL data.ranks-overlap"),
+        ([HALVES[0], HALVES[0][::-1]], "FAIL data."),
+    ],
+)
+def test_padding_and_drawing_with_replacement_are_told_from_ranks_that_share(orders: list[list[int]], wanted: str):
+    """A last batch made full again by samples from the start is no overlap; equal draws on both ranks are one."""
+    given = watched(lists=reads(orders))
+    (finding,) = said("script.shards", given, script(loader(len(orders[0]) // 4, 80)))
+    assert finding.startswith(wanted)
