@@ -24,7 +24,7 @@ from ddaudit.watch.windows import Back, Window
 __all__ = ["Recorder"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-MOVED = ("calls", "bytes", "tiny_calls", "tiny_s")
+MOVED = ("calls", "bytes", "tiny_calls", "tiny_s", "free_calls")
 
 
 class Recorder:
@@ -213,6 +213,7 @@ class Recorder:
             self.prints += fingerprint.rows(call.inputs)[:4096]
 
     def _on_leave(self, call: Call) -> None:
+        self.moved["free_calls"] += not call.grad
         if call.grad:
             self.calls.append(call)
             self.spent["forward_s"] += call.seconds

@@ -200,7 +200,8 @@ def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str
         "passes": float(len(window.backs)),
         "micro_batches": window.micro_batches(),
         "samples": window.samples(),
-        "zero_grads": float(window.cleared or window.updates == 0),
+        # Without a backward pass nobody looked: the update does nothing, or the script sets gradients by hand.
+        "zero_grads": float(window.cleared or window.updates == 0) if window.backs else math.nan,
         "scheduler_ticks": float(window.ticks) if "schedulers" in recorder.reporter.notes else math.nan,
         "synced_passes": float(sum(s is True for s in synced)) if any(s is not None for s in synced) else math.nan,
         "last_synced": math.nan if not synced or synced[-1] is None else float(synced[-1]),
@@ -229,9 +230,8 @@ def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str
 
 
 def _moved(recorder: Recorder) -> dict[str, float]:
-    moved = recorder.moved
-    names = {"collective_calls": "calls", "collective_bytes": "bytes", "tiny_calls": "tiny_calls", "tiny_s": "tiny_s"}
-    return {name: moved[key] for name, key in names.items()}
+    names = {"calls": "collective_calls", "bytes": "collective_bytes"}
+    return {names.get(key, key): value for key, value in recorder.moved.items()}
 
 
 def _data(window: Window) -> dict[str, Any]:

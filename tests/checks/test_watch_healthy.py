@@ -98,7 +98,7 @@ def loader(batches: int, samples: int, **sampler: Any) -> dict[str, Any]:
             "batches_read": {"0": batches}, "sampler": {"type": "Sampler", **sampler}}  # fmt: skip
 
 
-HALVES = [list(range(0, 40)), list(range(40, 80))]
+HALVES = [list(range(40)), list(range(40, 80))]
 PADDED = [[*HALVES[0], 40, 41, 42, 43], [*HALVES[1], 0, 1, 2, 3]]
 DRAWN = [np.random.default_rng(rank).integers(0, 40, 80).tolist() for rank in (0, 1)]
 
@@ -118,4 +118,17 @@ def test_padding_and_drawing_with_replacement_are_told_from_ranks_that_share(ord
     """A last batch made full again by samples from the start is no overlap; equal draws on both ranks are one."""
     given = watched(lists=reads(orders))
     (finding,) = said("script.shards", given, script(loader(len(orders[0]) // 4, 80)))
+    assert finding.startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("calls", "loaded", "wanted"), [(4.0, False, "PASS"), (0.1, False, "FAIL loss.diverged"), (4.0, True, "FAIL loss.")]
+)
+def test_the_growing_loss_of_an_agent_that_acts_between_updates_is_not_called_diverged(
+    calls: float, loaded: bool, wanted: str
+):
+    """Values that a model estimates for itself grow with what it learns; a loader's data do not."""
+    lists = {"sample_epoch": uneven(30, 30)} if loaded else {}
+    growing = 0.2 * 1.2 ** np.arange(STEPS)
+    (finding,) = said("script.loss", watched(lists=lists, loss_raw=growing, free_calls=calls, grad_norm=1.0), script())
     assert finding.startswith(wanted)
