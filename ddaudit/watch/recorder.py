@@ -243,6 +243,7 @@ class Recorder:
             micro, batches, self.prints, self.rows, synced[-1] if synced else None,
             any(c.bypass for c in self.calls), self.scale,
         )  # fmt: skip
+        self.moved["free_calls"] += max(0, len(self.calls) - 1)
         self.calls, self.fresh, self.prints, self.rows = [], [], [], 0
         return back
 
