@@ -115,12 +115,12 @@ def script_loss(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding
 
 
 def _moving_target(trace: TrainingTrace) -> str:
-    """Told where a model is called more than for its losses, on data that no loader gives, as agents act: a loss against
-    returns or estimates of the model itself may grow for long while it learns."""
+    """Told where a model is called more than for its losses, on data that no loader gives, as agents act: a loss
+    against returns or estimates of the model itself may grow for long while it learns."""
     calls = recorded(trace, "free_calls")
     if calls is None or trace.array("sample_epoch") is not None or float(np.nanmean(calls)) < 0.5:
         return ""
-    return f"; not held against its start: {float(np.nanmean(calls)):.1f} calls an update collect the data to learn from"
+    return f"; not held against its start: {float(np.nanmean(calls)):.1f} calls an update collect what it learns from"
 
 
 def _spike(trace: TrainingTrace, values: Table) -> Finding | None:
