@@ -73,6 +73,10 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
         apart = np.asarray(differing(params).any(axis=1))[compared(params)]
         if apart.any() and not apart[int(np.flatnonzero(apart)[0]) :].all():
             return "parameters part and agree again, as with models averaged every few updates (local SGD)"
+    if _averaged(trace, table, differs):
+        return (
+            "collectives as large as the model run every few updates, as with models averaged now and then (local SGD)"
+        )
     if own := _owned(script, table, differs):
         return (
             f"{own} parameters start apart on the ranks and are never reduced, as experts that each rank has for"
@@ -85,6 +89,17 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
     if sampled or partly:
         return None
     return "ranks never share gradients and no wrapper or DistributedSampler says they should; name the intended N"
+
+
+def _averaged(trace: TrainingTrace, table: Table, differs: Table) -> bool:
+    """True where gradients differ in the updates after which the whole model is exchanged, and in all between them."""
+    moved = recorded(trace, "collective_bytes")
+    if moved is None or not trace.job.parameters:
+        return False
+    large = moved.max(axis=0) >= 2 * trace.job.parameters  # at least 16 bits for each parameter
+    large[0] = False  # the first weights may be broadcast once
+    apart = differs.any(axis=1)[large[compared(table) & aligned(trace)]]
+    return bool(large.sum() >= 2 and large.mean() <= 0.5 and apart.all())
 
 
 def _owned(script: WatchedScript, table: Table, differs: Table) -> int:

@@ -132,3 +132,16 @@ def test_the_growing_loss_of_an_agent_that_acts_between_updates_is_not_called_di
     growing = 0.2 * 1.2 ** np.arange(STEPS)
     (finding,) = said("script.loss", watched(lists=lists, loss_raw=growing, free_calls=calls, grad_norm=1.0), script())
     assert finding.startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("every", "wanted"), [(4, "SKIP"), (STEPS, "FAIL sync.missing-on-step"), (1, "FAIL sync.missing-on-step")]
+)
+def test_models_that_are_averaged_every_few_updates_need_no_equal_gradients(every: int, wanted: str):
+    """One exchange of the first weights is no averaging, and one in every update should have made gradients equal."""
+    moved = np.where(np.arange(STEPS) % every == 0, 4000.0, 0.0)
+    lists = {"grad_digests": digests(apart=(0, 1)), "param_digests": digests(apart=(0, 1))}
+    sampler = {"sampler": {"distributed": True, "num_replicas": 2}}
+    given = watched({"parallel": None}, lists=lists, collective_bytes=moved)
+    (finding,) = said("script.sync", given, script(sampler))
+    assert finding.startswith(wanted)
