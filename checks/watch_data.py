@@ -52,7 +52,7 @@ def reading(trace: TrainingTrace, script: WatchedScript) -> Reading | None:
             if key // EPOCH_BASE == number:
                 mine = found[(keys == key) & (found >= 0)]
                 ids[row].setdefault(int(key % EPOCH_BASE), []).extend(mine.tolist())
-    whole = set.intersection(*(set(x.get("finished", ())) for x in loaders))
+    whole = set.intersection(*(set(x.get("finished", ())) for x in loaders), *(set(e) for e in ids))
     return Reading(loaders[0], loaders, ids, by_index, tuple(sorted(whole)))
 
 
@@ -296,7 +296,8 @@ def leak(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     if found is None or not any(r.evaluated for r in script.ranks):
         yield skip("not measured: no loader was used both for training and for evaluation")
         return
-    trained, held, apart = _sets(trace, script, found)
+    trained, by_loader, apart = _sets(trace, script, found)
+    held = _meant_for_validation(trained, by_loader)
     if not held or not apart:
         yield skip("not measured: the evaluation reads the training data set itself, or nothing comparable")
         return
@@ -311,10 +312,19 @@ def leak(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     yield fail("data.train-val-leak", text, where=place(trace, 0), remedy=remedy, **kept)
 
 
-def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[set[int], set[int], bool]:
-    """Trained and evaluated samples in one currency, and whether evaluation reads something other than training."""
+def _meant_for_validation(trained: set[int], by_loader: Mapping[str, set[int]]) -> set[int]:
+    """Evaluated samples. Beside a loader of samples that were not trained on, one of trained samples alone is there to
+    measure how well the training data are learnt."""
+    shares = {number: len(held & trained) / len(held) for number, held in by_loader.items() if held}
+    apart = any(share <= 0.05 for share in shares.values())
+    return {i for number, share in shares.items() if share < 0.9 or not apart for i in by_loader[number]}
+
+
+def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[set[int], dict[str, set[int]], bool]:
+    """Trained samples and those of each evaluated loader in one currency, and whether evaluation reads something other
+    than training."""
     table = trace.array("sample_ids")
-    held: set[int] = set()
+    held: dict[str, set[int]] = {}
     base = apart = True
     for rank, loader in zip(script.ranks, found.loaders, strict=True):
         for number in rank.evaluated:
@@ -326,7 +336,8 @@ def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[
     for rank, loader in zip(script.ranks, found.loaders, strict=True):
         for number, kept in rank.evaluated.items():
             if number != str(loader["number"]):
-                held |= {int(i) for i in kept["indices" if base else "prints"] if i >= 0}
+                ids = kept["indices" if base else "prints"]
+                held.setdefault(number, set()).update(int(i) for i in ids if i >= 0)
     if base:
         return {i for e in found.ids for ids in e.values() for i in ids}, held, apart
     return (set() if table is None else {int(i) for i in np.unique(table) if i >= 0}), held, apart

@@ -97,7 +97,7 @@ def script_loss(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding
         yield small
         return
     told = f"loss {values[0]:.4g} to {values[-1]:.4g} in {len(values)} updates"
-    moving = _moving_target(trace)
+    moving = _moving_target(trace) or _range_test(trace)
     if single_optimizer(script) and len(values) >= 8 and (values > 0).all() and not moving:
         quarter = max(2, len(values) // 4)
         head, end = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
@@ -121,6 +121,18 @@ def _moving_target(trace: TrainingTrace) -> str:
     if calls is None or trace.array("sample_epoch") is not None or float(np.nanmean(calls)) < 0.5:
         return ""
     return f"; not held against its start: {float(np.nanmean(calls)):.1f} calls an update collect what it learns from"
+
+
+def _range_test(trace: TrainingTrace) -> str:
+    """Told where the learning rate grows by one factor in every update, hundredfold and more, to see where the loss
+    runs away (Smith 2017)."""
+    rates = recorded(trace, "lr")
+    if rates is None or rates.shape[1] < 12 or not (rates[0] > 0).all():
+        return ""
+    growth = rates[0, 1:] / rates[0, :-1]
+    if growth.min() <= 1.0 or np.ptp(growth) > 0.01 * growth.max() or rates[0, -1] < 100 * rates[0, 0]:
+        return ""
+    return "; not held against its start: the learning rate grows throughout, as in a range test"
 
 
 def _spike(trace: TrainingTrace, values: Table) -> Finding | None:

@@ -87,7 +87,9 @@ class Reporter:
             )
 
     def evaluated(self, batch: Batch) -> None:
-        """A loader's batch went into a model without gradients."""
+        """A loader's batch went into a model without gradients; a later training's may be what this one trained on."""
+        if "unrecorded_updates" in self.notes:
+            return
         kept = self._evaluated.setdefault(batch.loader, {"prints": [], "indices": []})
         if len(kept["prints"]) + len(kept["indices"]) < MAX_EVALUATED:
             kept["prints"] += batch.prints
@@ -190,11 +192,10 @@ def recorder_threads() -> int:
 
 def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str, float]:
     now = time.perf_counter()
-    group = window.optimizer.param_groups[0] if window.optimizer.param_groups else {}
     synced = [b.synced for b in window.backs]
     table = [b.bypass for b in window.backs]
     return {
-        "lr": float(group.get("lr", math.nan)),
+        "lr": _rate(window.optimizer.param_groups),
         "loss_raw": sum(losses) / len(losses) if losses else math.nan,
         "loss_bad": float(any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs))),
         "passes": float(len(window.backs)),
@@ -227,6 +228,12 @@ def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str
         "lost_grads": float(window.lost) if window.parameters.sampling else math.nan,
         "unscaled": float(window.unscaled),
     }
+
+
+def _rate(groups: list[dict[str, Any]]) -> float:
+    """Learning rate of the first group, unless that one stands still (a multiplier of 0) while others move."""
+    rates = [float(g.get("lr", math.nan)) for g in groups]
+    return next((x for x in rates if x), 0.0) if rates else math.nan
 
 
 def _moved(recorder: Recorder) -> dict[str, float]:

@@ -145,3 +145,45 @@ def test_models_that_are_averaged_every_few_updates_need_no_equal_gradients(ever
     given = watched({"parallel": None}, lists=lists, collective_bytes=moved)
     (finding,) = said("script.sync", given, script(sampler))
     assert finding.startswith(wanted)
+
+
+@pytest.mark.parametrize(("growth", "wanted"), [(1.4, "PASS"), (1.0, "FAIL loss.diverged")])
+def test_a_loss_that_runs_away_at_the_end_of_a_range_test_is_what_the_test_looks_for(growth: float, wanted: str):
+    values = np.where(np.arange(STEPS) < 16, 2.0, 60.0)
+    given = watched(loss_raw=values, grad_norm=1.0, lr=1e-4 * growth ** np.arange(STEPS))
+    found = said("script.loss", given, script())
+    assert found[-1].startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted"),
+    [
+        ([range(8)], "FAIL data.train-val-leak"),
+        ([range(8), range(60, 80)], "PASS"),
+        ([range(8), range(30, 50)], "FAIL data.train-val-leak"),
+    ],
+)
+def test_a_loader_of_training_samples_beside_a_validation_loader_measures_training(others: list[range], wanted: str):
+    first = loader(10, 80) | {"dataset_id": 1, "own_dataset_id": 2}
+    beside = [
+        loader(2, 20) | {"number": i, "dataset_id": 1, "own_dataset_id": 2 + i} for i in range(1, len(others) + 1)
+    ]
+    seen = {str(i): {"indices": list(part), "prints": []} for i, part in enumerate(others, 1)}
+    both = script().model_copy(
+        update={"ranks": tuple(
+            WatchedRank(rank=r, world_size=2, loaders=(first, *beside), evaluated=seen) for r in range(2)
+        )}
+    )  # fmt: skip
+    (finding,) = said("script.leak", watched(lists=reads([list(range(20)), list(range(20, 40))])), both)
+    assert finding.startswith(wanted)
+
+
+@pytest.mark.parametrize(("variable", "wanted"), [(4, "PASS"), (8, "FAIL accum.unexpected")])
+def test_an_accumulation_shared_out_over_the_ranks_is_as_claimed(variable: int, wanted: str):
+    claims = (
+        {"kind": "accumulation", "value": 8, "source": "option --gradient_accumulation_steps"},
+        {"kind": "accumulation", "value": variable, "source": "args.gradient_accumulation_steps in main"},
+    )
+    told = WatchedScript(ranks=(WatchedRank(rank=0, world_size=2, claims=claims), WatchedRank(rank=1, world_size=2)))
+    (finding,) = said("script.accumulation", watched(micro_batches=4.0), told)
+    assert finding.startswith(wanted)
