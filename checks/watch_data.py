@@ -274,15 +274,22 @@ def script_reshuffled(trace: TrainingTrace, script: WatchedScript) -> Iterator[F
             "limit_source": "the sampler shuffles"}  # fmt: skip
     if same < len(orders) - 1:
         yield ok(f"{len(orders)} epochs, each in an order of its own", **kept)
-    elif shuffled and found.loader["sampler"].get("shuffle") is not False:
+    elif shuffled and _shuffles(found.loader["sampler"]):
         where = place(trace, 0)
         remedy = Remedy(text="Call sampler.set_epoch(epoch) at the start of each epoch.")
         text = f"all {len(orders)} epochs have one shuffled order"
         yield warn("data.no-reshuffle", text, where=where, remedy=remedy, **kept)
     elif shuffled:
-        yield unknown("every epoch has one order, and the sampler is told not to shuffle")
+        yield unknown("every epoch has one order, and nothing says that the sampler is meant to shuffle")
     else:
         yield ok("the data is read in its own order in every epoch, as its sampler says", **kept)
+
+
+def _shuffles(sampler: Mapping[str, Any]) -> bool:
+    """False for a sampler that is told not to shuffle, and for one of the script's own without seed and epoch, which
+    may sort by length or difficulty."""
+    known = sampler.get("distributed") or "Random" in str(sampler.get("type")) or {"seed", "epoch"} & sampler.keys()
+    return sampler.get("shuffle", bool(known)) is not False
 
 
 @check(

@@ -192,6 +192,7 @@ def memory(trace: TrainingTrace) -> Iterator[Finding]:
 
 def _growth(resident: Table) -> float | None:
     """Bytes per update when each of the last four eighths of the run adds as much; else None."""
+    resident = resident[:, ~np.isnan(resident).any(axis=0)]  # ranks may end after different numbers of updates
     count = resident.shape[1]
     if count < 40:
         return None

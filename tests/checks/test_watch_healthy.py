@@ -187,3 +187,21 @@ def test_an_accumulation_shared_out_over_the_ranks_is_as_claimed(variable: int, 
     told = WatchedScript(ranks=(WatchedRank(rank=0, world_size=2, claims=claims), WatchedRank(rank=1, world_size=2)))
     (finding,) = said("script.accumulation", watched(micro_batches=4.0), told)
     assert finding.startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "wanted"),
+    [
+        ({"type": "ByLength"}, "SKIP"),
+        ({"type": "ByLength", "seed": 0}, "WARN data.no-reshuffle"),
+        ({"type": "RandomSampler"}, "WARN data.no-reshuffle"),
+        ({"type": "DistributedSampler", "distributed": True, "shuffle": False}, "SKIP"),
+    ],
+)
+def test_an_order_that_repeats_is_a_fault_where_the_sampler_shuffles(sampler: dict[str, Any], wanted: str):
+    once = [[7, 3, 5, 1, 0, 6, 2, 4], [15, 11, 13, 9, 8, 14, 10, 12]]
+    lists = reads([[*part, *part] for part in once])
+    lists["sample_epoch"][:, 2:4] = 1
+    twice = loader(2, 16, **sampler) | {"finished": [0, 1], "batches_read": {"0": 2, "1": 2}}
+    (finding,) = said("script.reshuffled", watched(lists=lists), script(twice))
+    assert finding.startswith(wanted)
