@@ -110,8 +110,23 @@ def _owned(script: WatchedScript, table: Table, differs: Table) -> int:
     apart = np.ptp(np.asarray(starts), axis=0) != 0
     alone = differs.any(axis=0)
     shared = (table > -1).any(axis=(0, 1)) & ~alone
-    owned = shared.any() and not apart[shared].any() and apart[alone].mean() >= 0.5  # biases may all start at 0
-    return int(alone.sum()) if owned else 0
+    if not shared.any() or apart[shared].any():
+        return 0
+    equal = np.flatnonzero(alone & ~apart)  # biases may all start at 0
+    return int(alone.sum()) if all(_of_own_module(script, c, alone, apart) for c in equal) else 0
+
+
+def _of_own_module(script: WatchedScript, column: int, alone: Table, apart: Table) -> bool:
+    """True where a parameter lies beside one that starts apart, or in a module of which nothing is reduced."""
+    paths = [name.split(".")[:-1] for name in script.ranks[0].parameters]
+    if len(paths) != len(alone):
+        return False
+    own = paths[column]
+    for depth in range(1, len(own) + 1):
+        inside = np.array([path[:depth] == own[:depth] for path in paths])
+        if alone[inside].all() and apart[inside].any():
+            return True
+    return any(apart[i] for i, path in enumerate(paths) if path == own)
 
 
 def _pattern(trace: TrainingTrace, script: WatchedScript, table: Table, differs: Table) -> tuple[str, str, str]:
