@@ -73,7 +73,7 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
         apart = np.asarray(differing(params).any(axis=1))[compared(params)]
         if apart.any() and not apart[int(np.flatnonzero(apart)[0]) :].all():
             return "parameters part and agree again, as with models averaged every few updates (local SGD)"
-    if _averaged(trace, table, differs):
+    if _averaged(trace, script, table, differs):
         return (
             "collectives as large as the model run every few updates, as with models averaged now and then (local SGD)"
         )
@@ -91,15 +91,18 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
     return "ranks never share gradients and no wrapper or DistributedSampler says they should; name the intended N"
 
 
-def _averaged(trace: TrainingTrace, table: Table, differs: Table) -> bool:
-    """True where gradients differ in the updates after which the whole model is exchanged, and in all between them."""
-    moved = recorded(trace, "collective_bytes")
-    if moved is None or not trace.job.parameters:
+def _averaged(trace: TrainingTrace, script: WatchedScript, table: Table, differs: Table) -> bool:
+    """True where gradients differ in the updates after which the whole model is reduced, and in all between them."""
+    moved, bypassed, size = recorded(trace, "collective_bytes"), recorded(trace, "bypassed"), trace.job.parameters
+    if moved is None or not size or (bypassed is not None and np.nanmedian(bypassed) > 0):
         return False
-    large = moved.max(axis=0) >= 2 * trace.job.parameters  # at least 16 bits for each parameter
+    large = moved.max(axis=0) >= 2 * size  # at least 16 bits for each parameter
     large[0] = False  # the first weights may be broadcast once
-    apart = differs.any(axis=1)[large[compared(table) & aligned(trace)]]
-    return bool(large.sum() >= 2 and large.mean() <= 0.5 and apart.all())
+    reduced = min((float(r.collectives.get("all_reduce", (0, 0))[1]) for r in script.ranks), default=0.0)
+    if large.sum() < 2 or large.mean() > 0.5 or reduced < 2 * size * large.sum():
+        return False
+    alike = np.ptp(moved.max(axis=0)[large]) < 0.1 * float(moved.max())
+    return bool(alike and differs.any(axis=1)[large[compared(table) & aligned(trace)]].all())
 
 
 def _owned(script: WatchedScript, table: Table, differs: Table) -> int:

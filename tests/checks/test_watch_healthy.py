@@ -141,15 +141,23 @@ def test_the_growing_loss_of_an_agent_that_acts_between_updates_is_not_called_di
 
 
 @pytest.mark.parametrize(
-    ("every", "wanted"), [(4, "SKIP"), (STEPS, "FAIL sync.missing-on-step"), (1, "FAIL sync.missing-on-step")]
+    ("every", "call", "wanted"),
+    [
+        (4, "all_reduce", "SKIP"),
+        (4, "all_gather", "FAIL sync.missing-on-step"),
+        (STEPS, "all_reduce", "FAIL sync.missing-on-step"),
+        (1, "all_reduce", "FAIL sync.missing-on-step"),
+    ],
 )
-def test_models_that_are_averaged_every_few_updates_need_no_equal_gradients(every: int, wanted: str):
-    """One exchange of the first weights is no averaging, and one in every update should have made gradients equal."""
+def test_models_that_are_averaged_every_few_updates_need_no_equal_gradients(every: int, call: str, wanted: str):
+    """One exchange of the first weights is no averaging, gathered metrics are none, and one in every update should have
+    made gradients equal."""
     moved = np.where(np.arange(STEPS) % every == 0, 4000.0, 0.0)
     lists = {"grad_digests": digests(apart=(0, 1)), "param_digests": digests(apart=(0, 1))}
-    sampler = {"sampler": {"distributed": True, "num_replicas": 2}}
-    given = watched({"parallel": None}, lists=lists, collective_bytes=moved)
-    (finding,) = said("script.sync", given, script(sampler))
+    told = script({"sampler": {"distributed": True, "num_replicas": 2}})
+    sums = {call: (STEPS, float(moved.sum()))}
+    told = told.model_copy(update={"ranks": tuple(r.model_copy(update={"collectives": sums}) for r in told.ranks)})
+    (finding,) = said("script.sync", watched({"parallel": None}, lists=lists, collective_bytes=moved), told)
     assert finding.startswith(wanted)
 
 
