@@ -181,7 +181,7 @@ def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:
     queued = recorded(trace, "runqueue_s")
     parts.append(None if queued is None or np.nanmax(queued) == 0 else np.minimum(queued, step))
     own = step - sum(np.nan_to_num(p) for p in parts if p is not None)
-    known = ~np.isnan(step).any(axis=0)  # with Join a rank may make fewer updates than its peers
+    known: Table = np.asarray(~np.isnan(step).any(axis=0))  # with Join a rank may make fewer updates than its peers
     known[:3] = False
     own, whole = own[:, known], step[:, known]
     if own.shape[1] < 9:

@@ -96,13 +96,14 @@ def _averaged(trace: TrainingTrace, script: WatchedScript, table: Table, differs
     moved, bypassed, size = recorded(trace, "collective_bytes"), recorded(trace, "bypassed"), trace.job.parameters
     if moved is None or not size or (bypassed is not None and np.nanmedian(bypassed) > 0):
         return False
-    large = moved.max(axis=0) >= 2 * size  # at least 16 bits for each parameter
+    large: Table = np.asarray(moved.max(axis=0) >= 2 * size)  # at least 16 bits for each parameter
     large[0] = False  # the first weights may be broadcast once
     reduced = min((float(r.collectives.get("all_reduce", (0, 0))[1]) for r in script.ranks), default=0.0)
     if large.sum() < 2 or large.mean() > 0.5 or reduced < 2 * size * large.sum():
         return False
     alike = np.ptp(moved.max(axis=0)[large]) < 0.1 * float(moved.max())
-    return bool(alike and differs.any(axis=1)[large[compared(table) & aligned(trace)]].all())
+    apart: Table = np.asarray(differs.any(axis=1))
+    return bool(alike and apart[large[compared(table) & aligned(trace)]].all())
 
 
 def _owned(script: WatchedScript, table: Table, differs: Table) -> int:
@@ -110,12 +111,12 @@ def _owned(script: WatchedScript, table: Table, differs: Table) -> int:
     starts = [r.start_digests for r in script.ranks if len(r.start_digests) == table.shape[2]]
     if len(starts) < len(script.ranks) or len(starts) < 2:
         return 0
-    apart = np.ptp(np.asarray(starts), axis=0) != 0
-    alone = differs.any(axis=0)
+    apart: Table = np.asarray(np.ptp(np.asarray(starts), axis=0) != 0)
+    alone: Table = np.asarray(differs.any(axis=0))
     shared = (table > -1).any(axis=(0, 1)) & ~alone
     if not shared.any() or apart[shared].any():
         return 0
-    equal = np.flatnonzero(alone & ~apart)  # biases may all start at 0
+    equal = np.flatnonzero(alone & ~apart).tolist()  # biases may all start at 0
     return int(alone.sum()) if all(_of_own_module(script, c, alone, apart) for c in equal) else 0
 
 
