@@ -112,6 +112,25 @@ def compared(table: Table) -> Table:
     return np.asarray(((table > -2).any(axis=2)).sum(axis=0) > 1)
 
 
+def one_model(script: WatchedScript) -> bool:
+    """False where ranks hold parameters of other names or in other numbers, as stages of a pipeline do."""
+    return len({r.parameters for r in script.ranks if r.parameters}) <= 1
+
+
+def aligned(trace: TrainingTrace) -> Table:
+    """[step]: True until ranks end an epoch after different numbers of updates (as Join allows): from there on updates
+    of one number are not the same update."""
+    epochs = trace.array("sample_epoch")
+    if epochs is None or epochs.shape[0] < 2 or epochs.shape[1] < 2:
+        return np.ones(len(trace.steps), dtype=bool)
+    top = epochs.max(axis=2)
+    known = (top >= 0).all(axis=0)
+    turns = np.diff(top, axis=1, prepend=top[:, :1]) != 0
+    parted = (turns != turns[:1]).any(axis=0) & known
+    result: Table = np.cumsum(parted) == 0
+    return result
+
+
 def near(value: float, target: float, tolerance: float = 0.02) -> bool:
     """Relative closeness."""
     return bool(np.isfinite(value)) and abs(value - target) <= tolerance * abs(target)

@@ -102,8 +102,9 @@ def script_accumulation(trace: TrainingTrace, script: WatchedScript) -> Iterator
             remedy=Remedy(text="Give every rank the same number of batches and one accumulation setting."), **kept,
         )  # fmt: skip
         return
-    wanted = {v: s for v, s in claimed(script, "accumulation").items() if s.startswith("option") or "expect" in s}
-    if wanted and usual not in wanted and framework(script) != "lightning":
+    named = claimed(script, "accumulation")  # an option may be shared out over the ranks: then a variable says so
+    wanted = {v: s for v, s in named.items() if s.startswith("option") or "expect" in s}
+    if wanted and usual not in named and framework(script) != "lightning":
         value, source = next(iter(wanted.items()))
         yield fail(
             "accum.unexpected",

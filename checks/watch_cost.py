@@ -181,7 +181,11 @@ def _one_rank(trace: TrainingTrace, limits: ScriptLimits) -> Finding | None:
     queued = recorded(trace, "runqueue_s")
     parts.append(None if queued is None or np.nanmax(queued) == 0 else np.minimum(queued, step))
     own = step - sum(np.nan_to_num(p) for p in parts if p is not None)
-    own, whole = own[:, 3:], step[:, 3:]
+    known: Table = np.asarray(~np.isnan(step).any(axis=0))  # with Join a rank may make fewer updates than its peers
+    known[:3] = False
+    own, whole = own[:, known], step[:, known]
+    if own.shape[1] < 9:
+        return None
     others = np.array([np.nanmedian(np.delete(own, r, axis=0), axis=0) for r in range(own.shape[0])])
     excess = own - others
     usual = np.nanmedian(excess, axis=1)

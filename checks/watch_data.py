@@ -52,7 +52,7 @@ def reading(trace: TrainingTrace, script: WatchedScript) -> Reading | None:
             if key // EPOCH_BASE == number:
                 mine = found[(keys == key) & (found >= 0)]
                 ids[row].setdefault(int(key % EPOCH_BASE), []).extend(mine.tolist())
-    whole = set.intersection(*(set(x.get("finished", ())) for x in loaders))
+    whole = set.intersection(*(set(x.get("finished", ())) for x in loaders), *(set(e) for e in ids))
     return Reading(loaders[0], loaders, ids, by_index, tuple(sorted(whole)))
 
 
@@ -119,7 +119,8 @@ def shards(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
             text="Split with one seed on every rank: torch.Generator().manual_seed(seed)."))  # fmt: skip
         return
     shared, total, same_step = _overlap(trace, found)
-    if total == 0 or found.loader["sampler"].get("replacement"):
+    drawn = found.loader["sampler"].get("replacement") or _repeats(found)
+    if total == 0 or (drawn and not _in_step(trace, found)):
         yield unknown("which samples the ranks read; samplers that draw with replacement may repeat any")
         return
     seeds = {(x["sampler"].get("seed"), x["sampler"].get("epoch")) for x in found.loaders}
@@ -160,12 +161,35 @@ def _overlap(trace: TrainingTrace, found: Reading) -> tuple[int, int, float]:
     shared = total = 0
     for epoch in epochs:
         seen: set[int] = set()
-        for mine in (set(e.get(epoch, ())) for e in found.ids):
+        for mine in (set(_before_padding(found, row, epoch)) for row in range(len(found.ids))):
             shared, total = shared + len(mine & seen), total + len(mine)
             seen |= mine
     # The first rank's share of an epoch cannot repeat anything: only what came after it counts.
     ranks = len(found.ids)
     return shared, total - total // max(ranks, 1), _same_step(trace, found)
+
+
+def _before_padding(found: Reading, row: int, epoch: int) -> list[int]:
+    """Samples of an epoch without the last batch, into which samplers put samples again to make all batches full."""
+    ids, loader = found.ids[row].get(epoch, []), found.loaders[row]
+    batches = int(loader["batches_read"].get(str(epoch), 0))
+    if loader.get("drop_last") or batches < 3 or epoch not in found.whole:
+        return ids
+    return ids[: -(-len(ids) * (batches - 1) // batches)]
+
+
+def _repeats(found: Reading) -> bool:
+    """True where one rank itself reads samples more than once in an epoch: they are drawn, not shared out."""
+    every = [ids for epochs in found.ids for ids in epochs.values()]
+    return sum(len(ids) - len(set(ids)) for ids in every) > 0.05 * sum(map(len, every))
+
+
+def _in_step(trace: TrainingTrace, found: Reading) -> bool:
+    """True where ranks read the same samples in the same order in nearly every update."""
+    table = trace.array("sample_index" if found.by_index else "sample_ids")
+    assert table is not None
+    known = (table[:2] >= 0).any(axis=(0, 2))
+    return bool(known.any()) and float((table[0] == table[1]).all(axis=1)[known].mean()) > 0.9
 
 
 def _same_step(trace: TrainingTrace, found: Reading) -> float:
@@ -250,15 +274,22 @@ def script_reshuffled(trace: TrainingTrace, script: WatchedScript) -> Iterator[F
             "limit_source": "the sampler shuffles"}  # fmt: skip
     if same < len(orders) - 1:
         yield ok(f"{len(orders)} epochs, each in an order of its own", **kept)
-    elif shuffled and found.loader["sampler"].get("shuffle") is not False:
+    elif shuffled and _shuffles(found.loader["sampler"]):
         where = place(trace, 0)
         remedy = Remedy(text="Call sampler.set_epoch(epoch) at the start of each epoch.")
         text = f"all {len(orders)} epochs have one shuffled order"
         yield warn("data.no-reshuffle", text, where=where, remedy=remedy, **kept)
     elif shuffled:
-        yield unknown("every epoch has one order, and the sampler is told not to shuffle")
+        yield unknown("every epoch has one order, and nothing says that the sampler is meant to shuffle")
     else:
         yield ok("the data is read in its own order in every epoch, as its sampler says", **kept)
+
+
+def _shuffles(sampler: Mapping[str, Any]) -> bool:
+    """False for a sampler that is told not to shuffle, and for one of the script's own without seed and epoch, which
+    may sort by length or difficulty."""
+    known = sampler.get("distributed") or "Random" in str(sampler.get("type")) or {"seed", "epoch"} & sampler.keys()
+    return sampler.get("shuffle", bool(known)) is not False
 
 
 @check(
@@ -272,7 +303,8 @@ def leak(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     if found is None or not any(r.evaluated for r in script.ranks):
         yield skip("not measured: no loader was used both for training and for evaluation")
         return
-    trained, held, apart = _sets(trace, script, found)
+    trained, by_loader, apart = _sets(trace, script, found)
+    held = _meant_for_validation(trained, by_loader)
     if not held or not apart:
         yield skip("not measured: the evaluation reads the training data set itself, or nothing comparable")
         return
@@ -287,10 +319,19 @@ def leak(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     yield fail("data.train-val-leak", text, where=place(trace, 0), remedy=remedy, **kept)
 
 
-def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[set[int], set[int], bool]:
-    """Trained and evaluated samples in one currency, and whether evaluation reads something other than training."""
+def _meant_for_validation(trained: set[int], by_loader: Mapping[str, set[int]]) -> set[int]:
+    """Evaluated samples. Beside a loader of samples that were not trained on, one of trained samples alone is there to
+    measure how well the training data are learnt."""
+    shares = {number: len(held & trained) / len(held) for number, held in by_loader.items() if held}
+    apart = any(share <= 0.05 for share in shares.values())
+    return {i for number, share in shares.items() if share < 0.9 or not apart for i in by_loader[number]}
+
+
+def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[set[int], dict[str, set[int]], bool]:
+    """Trained samples and those of each evaluated loader in one currency, and whether evaluation reads something other
+    than training."""
     table = trace.array("sample_ids")
-    held: set[int] = set()
+    held: dict[str, set[int]] = {}
     base = apart = True
     for rank, loader in zip(script.ranks, found.loaders, strict=True):
         for number in rank.evaluated:
@@ -302,7 +343,8 @@ def _sets(trace: TrainingTrace, script: WatchedScript, found: Reading) -> tuple[
     for rank, loader in zip(script.ranks, found.loaders, strict=True):
         for number, kept in rank.evaluated.items():
             if number != str(loader["number"]):
-                held |= {int(i) for i in kept["indices" if base else "prints"] if i >= 0}
+                ids = kept["indices" if base else "prints"]
+                held.setdefault(number, set()).update(int(i) for i in ids if i >= 0)
     if base:
         return {i for e in found.ids for ids in e.values() for i in ids}, held, apart
     return (set() if table is None else {int(i) for i in np.unique(table) if i >= 0}), held, apart

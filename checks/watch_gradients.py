@@ -27,6 +27,7 @@ from ._watched import (
     TOTAL,
     UNCLIPPED,
     accumulation,
+    aligned,
     near,
     planted,
     unknown,
@@ -263,6 +264,7 @@ def _norms_apart(trace: TrainingTrace) -> Finding | None:
     with np.errstate(invalid="ignore"):
         spread = (np.nanmax(norms, axis=0) - np.nanmin(norms, axis=0)) / np.nanmax(norms, axis=0)
         bent = (np.nanmax(norms / limits, axis=0) > 1) & (spread > 1e-3) & ~np.isnan(norms).any(axis=0)
+        bent &= aligned(trace)
     if bent.mean() < 0.25:
         return None
     column = int(np.flatnonzero(bent)[0])

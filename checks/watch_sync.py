@@ -12,7 +12,7 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, place, recorded
-from ._watched import accumulation, compared, differing, names, planted, unknown, world
+from ._watched import accumulation, aligned, compared, differing, names, one_model, planted, unknown, world
 
 SOURCE = "replicas step with bit-equal gradients"
 
@@ -32,13 +32,13 @@ SOURCE = "replicas step with bit-equal gradients"
 def script_sync(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     """Compares gradients between ranks at each recorded update, then says which mistake leaves such a pattern."""
     table = trace.array("grad_digests")
-    if world(trace) < 2 or trace.job.parallel in ("sharded", "tensor"):
+    if world(trace) < 2 or trace.job.parallel in ("sharded", "tensor") or not one_model(script):
         yield skip("not measured: no two ranks replicate the same gradients")
         return
-    if table is None or not compared(table).any():
+    judged = np.zeros(0, dtype=bool) if table is None else compared(table) & aligned(trace)
+    if table is None or not judged.any():
         yield skip("not measured: needs gradients of two or more ranks")
         return
-    judged = compared(table)
     differs: Table = differing(table)[judged]
     bad = differs.any(axis=1)
     steps = np.asarray(trace.steps)[judged]
@@ -73,6 +73,15 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
         apart = np.asarray(differing(params).any(axis=1))[compared(params)]
         if apart.any() and not apart[int(np.flatnonzero(apart)[0]) :].all():
             return "parameters part and agree again, as with models averaged every few updates (local SGD)"
+    if _averaged(trace, script, table, differs):
+        return (
+            "collectives as large as the model run every few updates, as with models averaged now and then (local SGD)"
+        )
+    if own := _owned(script, table, differs):
+        return (
+            f"{own} parameters start apart on the ranks and are never reduced, as experts that each rank has for"
+            " itself; if they are meant as copies, broadcast and reduce them"
+        )
     if trace.job.parallel == "data":
         return None
     sampled = any(x["sampler"].get("distributed") for r in script.ranks for x in r.loaders if "sampler" in x)
@@ -80,6 +89,48 @@ def _excused(trace: TrainingTrace, script: WatchedScript, table: Table, differs:
     if sampled or partly:
         return None
     return "ranks never share gradients and no wrapper or DistributedSampler says they should; name the intended N"
+
+
+def _averaged(trace: TrainingTrace, script: WatchedScript, table: Table, differs: Table) -> bool:
+    """True where gradients differ in the updates after which the whole model is reduced, and in all between them."""
+    moved, bypassed, size = recorded(trace, "collective_bytes"), recorded(trace, "bypassed"), trace.job.parameters
+    if moved is None or not size or (bypassed is not None and np.nanmedian(bypassed) > 0):
+        return False
+    large: Table = np.asarray(moved.max(axis=0) >= 2 * size)  # at least 16 bits for each parameter
+    large[0] = False  # the first weights may be broadcast once
+    reduced = min((float(r.collectives.get("all_reduce", (0, 0))[1]) for r in script.ranks), default=0.0)
+    if large.sum() < 2 or large.mean() > 0.5 or reduced < 2 * size * large.sum():
+        return False
+    alike = np.ptp(moved.max(axis=0)[large]) < 0.1 * float(moved.max())
+    apart: Table = np.asarray(differs.any(axis=1))
+    return bool(alike and apart[large[compared(table) & aligned(trace)]].all())
+
+
+def _owned(script: WatchedScript, table: Table, differs: Table) -> int:
+    """Parameters that belong to one rank each: they start apart, and all that are reduced start equal."""
+    starts = [r.start_digests for r in script.ranks if len(r.start_digests) == table.shape[2]]
+    if len(starts) < len(script.ranks) or len(starts) < 2:
+        return 0
+    apart: Table = np.asarray(np.ptp(np.asarray(starts), axis=0) != 0)
+    alone: Table = np.asarray(differs.any(axis=0))
+    shared = (table > -1).any(axis=(0, 1)) & ~alone
+    if not shared.any() or apart[shared].any():
+        return 0
+    equal = np.flatnonzero(alone & ~apart).tolist()  # biases may all start at 0
+    return int(alone.sum()) if all(_of_own_module(script, c, alone, apart) for c in equal) else 0
+
+
+def _of_own_module(script: WatchedScript, column: int, alone: Table, apart: Table) -> bool:
+    """True where a parameter lies beside one that starts apart, or in a module of which nothing is reduced."""
+    paths = [name.split(".")[:-1] for name in script.ranks[0].parameters]
+    if len(paths) != len(alone):
+        return False
+    own = paths[column]
+    for depth in range(1, len(own) + 1):
+        inside = np.array([path[:depth] == own[:depth] for path in paths])
+        if alone[inside].all() and apart[inside].any():
+            return True
+    return any(apart[i] for i, path in enumerate(paths) if path == own)
 
 
 def _pattern(trace: TrainingTrace, script: WatchedScript, table: Table, differs: Table) -> tuple[str, str, str]:
@@ -137,17 +188,18 @@ def _too_often(trace: TrainingTrace) -> Finding | None:
 def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     """With equal gradients, replicas that differ either began apart or were changed outside the optimizer."""
     grads, params = trace.array("grad_digests"), trace.array("param_digests")
-    if world(trace) < 2 or trace.job.parallel == "sharded" or grads is None or params is None:
+    apart = trace.job.parallel == "sharded" or not one_model(script)
+    if world(trace) < 2 or apart or grads is None or params is None:
         yield skip("not measured: no two ranks replicate the same parameters")
         return
     copies = _copies(trace, script, params.shape[2])
     if not copies.any() or not compared(params).any():
         yield skip("not measured: every parameter is split between the ranks, or only one rank recorded")
         return
-    differs = differing(params) & copies
-    apart = np.asarray(differs.any(axis=1))
-    judged = compared(params)
-    if not apart[judged].any():
+    judged = compared(params) & aligned(trace)
+    differs = differing(params) & copies & judged[:, None]
+    parted = np.asarray(differs.any(axis=1))
+    if not parted[judged].any():
         yield _buffers(trace, script) or ok(
             f"replicated parameters agree bit for bit on {params.shape[0]} ranks in {int(judged.sum())} updates",
             measured=0, unit="updates that differ", limit=0, limit_source="replicas hold equal parameters",
@@ -157,14 +209,14 @@ def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
         yield skip("not decided here: gradients differ too, which script.sync judges")
         return
     starts = {tuple(np.asarray(r.start_digests)[copies]) for r in script.ranks if len(r.start_digests) == len(copies)}
-    first = int(np.flatnonzero(apart)[0])
+    first = int(np.flatnonzero(parted)[0])
     id = "replica.init-differs" if len(starts) > 1 else "replica.diverged"
     also = "" if trace.job.parallel == "tensor" else " although their gradients agree"
     how = "begin with different parameters" if len(starts) > 1 else f"part in update {trace.steps[first]}"
     yield fail(
         id,
         f"replicas {how}{also} ({names(script, np.flatnonzero(differs[first]))})",
-        measured=int(apart.sum()),
+        measured=int(parted.sum()),
         unit="updates that differ",
         limit=0,
         limit_source="replicas hold equal parameters",

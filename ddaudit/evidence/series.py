@@ -78,6 +78,7 @@ WATCHED: dict[str, tuple[str, str]] = {
     "loss_raw": ("1", "mean of the losses on which backward was called, in whatever unit the script computes"),
     "loss_bad": ("1", "1 where one of those losses was NaN or infinite"),
     "passes": ("1", "backward calls since gradients were cleared, whatever they were for"),
+    "free_calls": ("1", "model calls of this update beyond one with gradients for each backward pass"),
     "changed": ("1", "1 where the update changed a bit of some parameter"),
     "synced_passes": ("1", "backward calls whose DDP wrapper was set to reduce"),
     "last_synced": ("1", "1 where the last backward call before the update was set to reduce"),

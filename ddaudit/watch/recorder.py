@@ -24,7 +24,7 @@ from ddaudit.watch.windows import Back, Window
 __all__ = ["Recorder"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-MOVED = ("calls", "bytes", "tiny_calls", "tiny_s")
+MOVED = ("calls", "bytes", "tiny_calls", "tiny_s", "free_calls")
 
 
 class Recorder:
@@ -213,6 +213,7 @@ class Recorder:
             self.prints += fingerprint.rows(call.inputs)[:4096]
 
     def _on_leave(self, call: Call) -> None:
+        self.moved["free_calls"] += not call.grad
         if call.grad:
             self.calls.append(call)
             self.spent["forward_s"] += call.seconds
@@ -242,6 +243,7 @@ class Recorder:
             micro, batches, self.prints, self.rows, synced[-1] if synced else None,
             any(c.bypass for c in self.calls), self.scale,
         )  # fmt: skip
+        self.moved["free_calls"] += max(0, len(self.calls) - 1)
         self.calls, self.fresh, self.prints, self.rows = [], [], [], 0
         return back
 

@@ -87,7 +87,9 @@ class Reporter:
             )
 
     def evaluated(self, batch: Batch) -> None:
-        """A loader's batch went into a model without gradients."""
+        """A loader's batch went into a model without gradients; a later training's may be what this one trained on."""
+        if "unrecorded_updates" in self.notes:
+            return
         kept = self._evaluated.setdefault(batch.loader, {"prints": [], "indices": []})
         if len(kept["prints"]) + len(kept["indices"]) < MAX_EVALUATED:
             kept["prints"] += batch.prints
@@ -190,17 +192,17 @@ def recorder_threads() -> int:
 
 def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str, float]:
     now = time.perf_counter()
-    group = window.optimizer.param_groups[0] if window.optimizer.param_groups else {}
     synced = [b.synced for b in window.backs]
     table = [b.bypass for b in window.backs]
     return {
-        "lr": float(group.get("lr", math.nan)),
+        "lr": _rate(window.optimizer.param_groups),
         "loss_raw": sum(losses) / len(losses) if losses else math.nan,
         "loss_bad": float(any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs))),
         "passes": float(len(window.backs)),
         "micro_batches": window.micro_batches(),
         "samples": window.samples(),
-        "zero_grads": float(window.cleared or window.updates == 0),
+        # Without a backward pass nobody looked: the update does nothing, or the script sets gradients by hand.
+        "zero_grads": float(window.cleared or window.updates == 0) if window.backs else math.nan,
         "scheduler_ticks": float(window.ticks) if "schedulers" in recorder.reporter.notes else math.nan,
         "synced_passes": float(sum(s is True for s in synced)) if any(s is not None for s in synced) else math.nan,
         "last_synced": math.nan if not synced or synced[-1] is None else float(synced[-1]),
@@ -228,10 +230,15 @@ def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str
     }
 
 
+def _rate(groups: list[dict[str, Any]]) -> float:
+    """Learning rate of the first group, unless that one stands still (a multiplier of 0) while others move."""
+    rates = [float(g.get("lr", math.nan)) for g in groups]
+    return next((x for x in rates if x), 0.0) if rates else math.nan
+
+
 def _moved(recorder: Recorder) -> dict[str, float]:
-    moved = recorder.moved
-    names = {"collective_calls": "calls", "collective_bytes": "bytes", "tiny_calls": "tiny_calls", "tiny_s": "tiny_s"}
-    return {name: moved[key] for name, key in names.items()}
+    names = {"calls": "collective_calls", "bytes": "collective_bytes"}
+    return {names.get(key, key): value for key, value in recorder.moved.items()}
 
 
 def _data(window: Window) -> dict[str, Any]:
