@@ -120,6 +120,7 @@ def noted(action: str, target: Any, item: Any, recorder: Any, seconds: float) ->
         "t": time.time(),
         "update": 0 if primary is None else primary.updates,
         "optimizer_steps": done,
+        "lr": None if primary is None else float(primary.optimizer.param_groups[0].get("lr", "nan")),
         "state": None if primary is None else state_digest(primary.optimizer),
         "seconds": seconds,
         **inside,
