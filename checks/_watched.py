@@ -16,6 +16,7 @@ from ._scripts import builder
 VALUE, LARGEST, TOTAL, COUNT, RAGGED, IS_SUM, DIVISORS, DIVISOR, SHAPE, SYNCED = range(10)
 ARRIVED, ENDED, UNCLIPPED, STEPPED = range(4)
 REPLICATED = ("data",)
+ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adafactor")
 #: Frameworks that decide on accumulation, schedulers and seeds themselves.
 FRAMEWORKS = frozenset({"accelerate", "transformers", "lightning", "pytorch_lightning", "deepspeed"})
 

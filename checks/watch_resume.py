@@ -109,7 +109,7 @@ def _data(facts: ResumeFacts) -> Iterator[Finding]:
         text = "after resume the epoch has the order of the very first one"
         yield _finding("resume.data-order-changed", text, facts, "Give the epoch number to the sampler on resume.")
     elif facts.mid_epoch is False and facts.epoch_again:
-        text = f"the checkpoint was saved at an epoch's end, and the resumed run trains on its {again} samples once more"
+        text = f"the checkpoint was saved at an epoch's end, and the resumed run trains on its {again} samples again"
         yield _finding("resume.data-repeated", text, facts, "Store the number of the epoch that comes next.",
                        measured=again, unit="samples", limit=0)  # fmt: skip
 

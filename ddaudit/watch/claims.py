@@ -36,7 +36,8 @@ _BASE_BATCH = re.compile(r"^(base|ref|reference|lr|nominal)_(lr_|global_|total_)
 _BASE_RATE = re.compile(r"^(base|ref|reference)_(lr|learning_rate)$|^(blr|lr_base)$")
 _PER_BATCH = re.compile(r"\b(per|for|at)\b[^.;]{0,40}?\b(?P<value>\d{1,6})\b[^.;]{0,12}\b(samples|images|batch)|"
                         r"\bbatch(?:[ _-]?size)?\s*(?:of|=)?\s*(?P<other>\d{1,6})\b", re.I)  # fmt: skip
-MAX_PRINTS, MAX_FRAMES, MAX_COUNTS = 400, 12, 16
+_ELSEWHERE = re.compile(r"(profil|bench|tim(er|ing)|trac(e|ing)|eval|val|test|infer|generat|checkpoint|state)", re.I)
+MAX_PRINTS, MAX_FRAMES, MAX_COUNTS, MAX_NESTED = 400, 12, 16, 2
 
 
 def classify(name: str, text: str = "") -> str | None:
@@ -110,8 +111,8 @@ class Claims:
             for name, value in names.items():
                 self.add(classify(name), value, f"variable {name} in {scope}")
                 if not name.startswith("_") and _is_config(value):
-                    for key, inner in _members(value).items():
-                        self.add(classify(key), inner, f"{name}.{key} in {scope}")
+                    for key, inner in _settings(value, MAX_NESTED):
+                        self.add(classify(key.rpartition(".")[2]), inner, f"{name}.{key} in {scope}")
 
     def count(self, frame: FrameType | None, update: int, passes: int) -> None:
         """Notes step counters beside the true numbers of updates and backward passes before this update."""
@@ -140,11 +141,26 @@ def _scopes(frame: FrameType | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _is_config(value: Any) -> bool:
     kind = type(value)
-    return isinstance(value, dict) or kind.__name__ in ("Namespace", "SimpleNamespace", "TrainingArguments") or (
-        hasattr(kind, "__dataclass_fields__") and kind.__module__ == "__main__"
-    )  # fmt: skip
+    known = kind.__name__ in ("Namespace", "SimpleNamespace", "TrainingArguments", "DictConfig")
+    return isinstance(value, dict) or known or (hasattr(kind, "__dataclass_fields__") and _written_here(kind))
+
+
+def _written_here(kind: type) -> bool:
+    """Whether a class comes from the script or a module beside it, not from an installed package."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (isinstance(file, str) and is_own(file))
+
+
+def _settings(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Settings of a configuration object and of those within it, by dotted name. Sections about something else than
+    training have steps of their own."""
+    for key, inner in _members(value).items():
+        if depth and _is_config(inner) and not _ELSEWHERE.match(key):
+            yield from ((f"{key}.{name}", found) for name, found in _settings(inner, depth - 1))
+        else:
+            yield key, inner
 
 
 def _members(value: Any) -> Mapping[str, Any]:
-    items = value.items() if isinstance(value, dict) else vars(value).items()
+    items = value.items() if isinstance(value, Mapping) else vars(value).items()
     return {k: v for k, v in list(items)[:200] if isinstance(k, str)}

@@ -295,7 +295,8 @@ def _again(mine: _Run, other: _Run, consumed: Mapping[int, Sequence[int]]) -> di
     fresh = any(then != other.ids(row, 0) for row, (_, then) in starts.items())
     if not alike or not fresh:
         return {}
-    return {"epoch_again": True, "samples_repeated": sum(len(other.ids(r, c)) for r, cs in consumed.items() for c in cs)}
+    again = sum(len(other.ids(row, column)) for row, columns in consumed.items() for column in columns)
+    return {"epoch_again": True, "samples_repeated": again}
 
 
 def _loader(run: _Run, number: int) -> Mapping[str, Any] | None:
