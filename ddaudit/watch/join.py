@@ -165,7 +165,8 @@ def _counts_data(key: str) -> bool:
 
 
 def _equal(recorded: Sequence[int], start: Sequence[int]) -> bool:
-    return [int(x) for x in recorded[: len(start)]] == list(start)
+    """The same parameters, in whatever order the optimizer holds them."""
+    return sorted(int(x) for x in recorded[: len(start)]) == sorted(start)
 
 
 def _stored_step(numbers: Mapping[str, int]) -> int | None:

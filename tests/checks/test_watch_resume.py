@@ -100,8 +100,8 @@ def test_each_fault_has_its_name(changed: dict[str, Any], expected: set[str]):
     ],
 )
 def test_what_a_right_resume_may_show_is_no_fault(changed: dict[str, Any]):
-    """Making a loader draws a seed after states were put back, a warm-up moves fast by itself, and a milestone may lie at
-    the checkpoint or soon after it."""
+    """Making a loader draws a seed after states were put back, a warm-up moves fast by itself, and a milestone may lie
+    at the checkpoint or soon after it."""
     assert said(**changed) == set()
 
 
