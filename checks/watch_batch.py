@@ -141,7 +141,10 @@ def _wanted(trace: TrainingTrace, script: WatchedScript, usual: float) -> dict[i
     bound = {v: s for v, s in every.items() if s.startswith("option") or "expect" in s}
     if bound or len(every) != 1 or usual != 1 or not single_optimizer(script):
         return bound
-    return {v: s for v, s in every.items() if v not in (1, world(trace))}
+    if framework(script) not in (None, "accelerate"):
+        return bound
+    counted = ("accumulated", "accumulator")  # what a loop has so far is no setting
+    return {v: s for v, s in every.items() if v not in (1, world(trace)) and not any(w in s for w in counted)}
 
 
 @check(

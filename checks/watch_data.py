@@ -15,9 +15,8 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, place
-from ._watched import planted, readers, unknown, world
+from ._watched import EPOCH_BASE, planted, readers, unknown, world
 
-EPOCH_BASE = 100_000
 SHARDING = Remedy(text="Give every rank its own part: DistributedSampler(dataset, num_replicas=N, rank=rank), once.")
 
 

@@ -65,7 +65,7 @@ def script_optimizer(trace: TrainingTrace, script: WatchedScript) -> Iterator[Fi
 
 
 #: A gradient this far below the largest of its model is lost in rounding wherever both meet.
-FAINT = 1e-10
+FAINT = 1e-9
 #: Sum of learning rates below which weights near 1 stay as they are in float32.
 UNMOVED = 1e-6
 
@@ -151,24 +151,26 @@ def _vanishing(trace: TrainingTrace, norms: Table) -> Finding | None:
 
 
 def _vanishing_on_the_way(trace: TrainingTrace) -> Finding | None:
-    """Layers that next to nothing reaches, while others learn: half of the recorded elements or more have a gradient in
-    some update, and in none one that is more than rounding beside the largest. Biases that a normalisation cancels,
-    and rows that are not looked up, are fewer or have exact zeros."""
+    """Layers that next to nothing reaches, while others learn: a third of the recorded elements have gradients that
+    are rounding beside the largest. Rows that are not looked up have exact zeros, and the gradients of biases that a
+    normalisation cancels are rounding of larger numbers (1e-8 beside the largest)."""
     table = trace.array("grad_slices")
     if table is None or table.shape[1] < 4:
         return None
-    most = np.nanmax(np.abs(np.nan_to_num(table[:, :, STEPPED])), axis=(0, 1))  # [slot]
-    largest = float(most.max(initial=0.0))
-    faint = (most > 0) & (most < min(FAINT * largest, 1e-9))
+    sizes = np.abs(np.nan_to_num(table[:, :, STEPPED], posinf=0.0, neginf=0.0))
+    usual = np.median(sizes, axis=1).max(axis=0)  # [element]
+    largest = float(usual.max(initial=0.0))
+    faint = (usual > 0) & (usual < min(FAINT * largest, 1e-9))
     share = float(faint.mean()) if len(faint) else 0.0
-    if share < 0.5 or not np.isfinite(largest):
+    if share < 1 / 3:
         return None
-    text = (f"gradients vanish on their way back: {share:.0%} of the recorded elements never exceed"
-            f" {most[faint].max():.1g}, the largest is {largest:.2g}")  # fmt: skip
-    return fail("grad.vanishing", text, measured=float(most[faint].max()), unit="1", limit=FAINT * largest,
-                limit_source="default: below a rounding of float32 squared beside the largest", where=place(trace, 0),
-                remedy=Remedy(text="Use ReLU or GELU, residual connections, normalisation or another initialisation.")
-    )  # fmt: skip
+    most = float(usual[faint].max())
+    text = (f"gradients vanish on their way back: {share:.0%} of the recorded elements are at most {most:.1g}, the"
+            f" largest is {largest:.2g}")  # fmt: skip
+    return fail("grad.vanishing", text, measured=most / largest, unit="of the largest gradient", limit=FAINT,
+                limit_source="default: what rounding leaves of a gradient that cancels is ten times as large",
+                where=place(trace, 0), remedy=Remedy(
+                    text="Use ReLU or GELU, residual connections, normalisation or another initialisation."))  # fmt: skip
 
 
 def _flat(trace: TrainingTrace, values: Table) -> Finding | None:

@@ -12,7 +12,7 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, place, recorded
-from ._watched import accumulation, compared, differing, names, planted, readers, unknown, world
+from ._watched import accumulation, compared, differing, framework, names, planted, readers, unknown, world
 
 SOURCE = "replicas step with bit-equal gradients"
 
@@ -225,7 +225,8 @@ def _copies(trace: TrainingTrace, script: WatchedScript, count: int) -> Table:
 def _buffers(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
     table = recorded(trace, "norm_digest")
     shared = [w["broadcast_buffers"] for rank in script.ranks for w in rank.wrapped]
-    alone = not shared and (readers(trace, script) or 0) > 1  # averaged by hand: nothing shares buffers
+    by_hand = not shared and framework(script) is None
+    alone = by_hand and (readers(trace, script) or 0) > 1  # nothing shares buffers
     if table is None or any(shared) or not (shared or alone):
         return None
     known = (~np.isnan(table)).sum(axis=0) > 1

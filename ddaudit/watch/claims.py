@@ -1,7 +1,8 @@
 """What the script says about itself: its options with their help, its variables, and what it prints.
 
-A claim has a ``kind`` ("global_batch", "micro_batch", "accumulation", "updates", "warmup_updates", and "base_batch" and
-"base_rate" of a learning rate that is scaled with the batch), a value and the place it was read from. Text is looked at
+A claim has a ``kind`` ("global_batch", "micro_batch", "accumulation", "updates", "warmup_updates",
+"warmup_epochs", "warmup_share" of all updates, and "base_batch" and "base_rate" of a learning rate that is scaled with
+the batch), a value and the place it was read from. Text is looked at
 for numbers only and not kept.
 """
 
@@ -33,6 +34,7 @@ _WORDS = re.compile(r"[^a-z0-9]+")
 _COUNTERS = frozenset({"global_step", "global_steps", "completed_steps", "num_updates", "optimizer_steps", "n_updates"})
 _ACCUMULATION = re.compile(r"^(grad(ient)?s?_)?accum(ulat\w*)?(_grad(ient)?s?)?(_(steps?|iters?|batches))?$")
 _BASE_BATCH = re.compile(r"^(base|ref|reference|lr|nominal)_(lr_|global_|total_)?(batch|bs)(_?size)?$")
+_WARMUP_OTHERWISE = re.compile(r"^(num_)?warm_?up_(?P<unit>epochs?|ratio|fraction|frac|proportion|pct)$")
 _BASE_RATE = re.compile(r"^(base|ref|reference)_(lr|learning_rate)$|^(blr|lr_base)$")
 _PER_BATCH = re.compile(r"\b(per|for|at)\b[^.;]{0,40}?\b(?P<value>\d{1,6})\b[^.;]{0,12}\b(samples|images|batch)|"
                         r"\bbatch(?:[ _-]?size)?\s*(?:of|=)?\s*(?P<other>\d{1,6})\b", re.I)  # fmt: skip
@@ -56,6 +58,8 @@ def classify(name: str, text: str = "") -> str | None:
         return "updates"
     if _BASE_RATE.match(word):
         return "base_rate"
+    if (found := _WARMUP_OTHERWISE.match(word)) is not None:
+        return "warmup_epochs" if found["unit"].startswith("epoch") else "warmup_share"
     return "warmup_updates" if re.match(r"^(num_)?warm_?up(_(steps|iters|updates|iterations))?$", word) else None
 
 
@@ -80,6 +84,8 @@ class Claims:
         """Keeps a claim about a positive whole number (about a rate, a positive number)."""
         whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
         whole = whole or (kind == "base_rate" and isinstance(value, float) and 0 < value < 1e3)
+        if kind == "warmup_share":
+            whole = isinstance(value, float) and 0 < value < 1
         claim = {"kind": kind, "value": value, "source": source}
         if kind and whole and claim not in self.found and len(self.found) < 64:
             self.found.append(claim)

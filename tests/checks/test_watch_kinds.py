@@ -142,3 +142,22 @@ def test_buffers_that_training_changes_must_be_shared_by_somebody(wrapped: Any, 
     given = run({"parallel": "data", "dp": 2}, {"grad_digests": same, "param_digests": same},
                 norm_digest=[[1.0], [2.0]])  # fmt: skip
     assert said("script.replicas", given, script(wrapped=wrapped)) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "micro", "wanted"),
+    [
+        ("cfg.grad_accum_steps in main", 4, 1.0, "FAIL accum.unexpected"),
+        ("cfg.grad_accum_steps in main", 2, 1.0, "PASS"),
+        ("cfg.grad_accum_steps in main", 4, 2.0, "PASS"),
+        ("variable accumulated in main", 4, 1.0, "PASS"),
+        ("option --grad-accum", 2, 1.0, "FAIL accum.unexpected"),
+    ],
+    ids=["a setting", "a total for all ranks", "other windows", "a counter", "an option"],
+)
+def test_a_setting_claims_an_accumulation_where_every_micro_batch_is_stepped(
+    source: str, value: int, micro: float, wanted: str
+):
+    claim = {"kind": "accumulation", "value": value, "source": source}
+    given = run({"parallel": "data"}, {}, micro_batches=micro)
+    assert said("script.accumulation", given, script(claims=(claim,), optimizers=ONE_OPTIMIZER)) == [wanted]
