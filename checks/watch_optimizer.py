@@ -169,8 +169,9 @@ def _vanishing_on_the_way(trace: TrainingTrace) -> Finding | None:
             f" largest is {largest:.2g}")  # fmt: skip
     return fail("grad.vanishing", text, measured=most / largest, unit="of the largest gradient", limit=FAINT,
                 limit_source="default: what rounding leaves of a gradient that cancels is ten times as large",
-                where=place(trace, 0), remedy=Remedy(
-                    text="Use ReLU or GELU, residual connections, normalisation or another initialisation."))  # fmt: skip
+                where=place(trace, 0),
+                remedy=Remedy(text="Use ReLU or GELU, residual connections, normalisation or another start.")
+    )  # fmt: skip
 
 
 def _flat(trace: TrainingTrace, values: Table) -> Finding | None:
