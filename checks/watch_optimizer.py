@@ -155,9 +155,11 @@ def _vanishing_on_the_way(trace: TrainingTrace) -> Finding | None:
     are rounding beside the largest. Rows that are not looked up have exact zeros, and the gradients of biases that a
     normalisation cancels are rounding of larger numbers (1e-8 beside the largest)."""
     table = trace.array("grad_slices")
-    if table is None or table.shape[1] < 4:
+    stepped = np.zeros((0, 0, 0)) if table is None else table[:, :, STEPPED]
+    stepped = stepped[:, np.isfinite(stepped).any(axis=(0, 2))]  # long runs are sampled
+    if stepped.shape[1] < 4:
         return None
-    sizes = np.abs(np.nan_to_num(table[:, :, STEPPED], posinf=0.0, neginf=0.0))
+    sizes = np.abs(np.nan_to_num(stepped, posinf=0.0, neginf=0.0))
     usual = np.median(sizes, axis=1).max(axis=0)  # [element]
     largest = float(usual.max(initial=0.0))
     faint = (usual > 0) & (usual < min(FAINT * largest, 1e-9))
