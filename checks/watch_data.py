@@ -15,7 +15,7 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, place
-from ._watched import EPOCH_BASE, planted, readers, unknown, world
+from ._watched import EPOCH_BASE, near, planted, readers, unknown, world
 
 SHARDING = Remedy(text="Give every rank its own part: DistributedSampler(dataset, num_replicas=N, rank=rank), once.")
 
@@ -212,15 +212,15 @@ def _coverage(trace: TrainingTrace, found: Reading) -> Finding | None:
         return None
     batch = found.loader.get("batch_size") or 0
     used = [e for e in found.whole if _used(found, e, batch)]
-    if not used:
-        return None
-    read = max(len({i for e in found.ids for i in e.get(epoch, ())}) for epoch in used)
+    read = max((len({i for e in found.ids for i in e.get(epoch, ())}) for epoch in used), default=size)
     lost = size - read - 2 * batch * len(found.ids)
     replicas = found.loader["sampler"].get("num_replicas")
     if not distributed or lost <= 0.1 * size:
         return None
     text = f"an epoch covers {read} of {size} samples; the sampler counts {replicas} replicas, {len(found.ids)} train"
-    return fail("data.partial-coverage", text, measured=read / size, unit="share of the data set", limit=0.9,
+    twice = replicas == len(found.ids) and near(read * replicas / size, 1.0, 0.1)  # the loader parts it once more
+    id = "data.double-sharded" if twice else "data.partial-coverage"
+    return fail(id, text, measured=read / size, unit="share of the data set", limit=0.9,
                 limit_source="an epoch covers the data but for dropped last batches", where=place(trace, 0),
                 remedy=SHARDING)  # fmt: skip
 

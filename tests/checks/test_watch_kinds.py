@@ -107,6 +107,19 @@ def test_parts_whose_indices_are_shared_out_again_are_told_without_a_known_sampl
     assert said("script.shards", given, script(loaders=(loader,))) == [wanted]
 
 
+@pytest.mark.parametrize(("replicas", "wanted"), [(2, "FAIL data.double-sharded"), (4, "FAIL data.partial-coverage")])
+def test_a_sampler_that_parts_for_the_ranks_there_are_and_covers_a_share_of_a_share_is_parted_again(
+    replicas: int, wanted: str
+):
+    """Both ranks together read 16 of 32 samples: shared out by the sampler, and again by what wraps its loader."""
+    read = {str(epoch): 4 for epoch in range(6)}
+    sampler = {"type": "DistributedSampler", "distributed": True, "num_replicas": replicas}
+    loader = {"number": 0, "samples": 32, "batch_size": 2, "sampler": sampler, "finished": list(range(6)),
+              "batches_read": read}  # fmt: skip
+    given = run({"parallel": "data", "dp": 2, "world_size": 2}, shared_out(False))
+    assert said("script.shards", given, script(loaders=(loader,))) == [wanted]
+
+
 def digests(apart: bool) -> np.ndarray:
     """Gradient digests of a parameter that is split and one that is whole [rank, step, parameter]."""
     table = np.arange(2 * STEPS * 2).reshape(2, STEPS, 2)
