@@ -15,7 +15,10 @@ from ._scripts import builder
 #: Columns of ``loss_terms``, in the order in which the watcher writes them.
 VALUE, LARGEST, TOTAL, COUNT, RAGGED, IS_SUM, DIVISORS, DIVISOR, SHAPE, SYNCED = range(10)
 ARRIVED, ENDED, UNCLIPPED, STEPPED = range(4)
+#: ``sample_epoch`` is the loader's number times this, plus the epoch.
+EPOCH_BASE = 100_000
 REPLICATED = ("data",)
+ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adafactor")
 #: Frameworks that decide on accumulation, schedulers and seeds themselves.
 FRAMEWORKS = frozenset({"accelerate", "transformers", "lightning", "pytorch_lightning", "deepspeed"})
 
@@ -80,6 +83,14 @@ def claimed(script: WatchedScript, kind: str) -> dict[int, str]:
         for claim in rank.claims:
             if claim["kind"] == kind:
                 found.setdefault(int(claim["value"]), str(claim["source"]))
+    return found
+
+
+def shares(script: WatchedScript) -> dict[float, str]:
+    """Shares of all updates that the script claims for its warm-up, with their first source."""
+    found: dict[float, str] = {}
+    for claim in (c for rank in script.ranks for c in rank.claims if c["kind"] == "warmup_share"):
+        found.setdefault(float(claim["value"]), str(claim["source"]))
     return found
 
 

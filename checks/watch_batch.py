@@ -10,10 +10,30 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedRank, WatchedScript, check, fail, ok, skip
 
 from ._arrays import Table, place, recorded
-from ._watched import COUNT, LARGEST, accumulation, claimed, framework, near, planted, readers, unknown, world
+from ._watched import (
+    COUNT,
+    LARGEST,
+    accumulation,
+    claimed,
+    framework,
+    near,
+    planted,
+    readers,
+    single_optimizer,
+    unknown,
+    world,
+)
 
 #: Where a checkpoint keeps its step number.
-STORED = ("global_step", "step", "trainer.global_step")
+STORED = (
+    "global_step",
+    "step",
+    "trainer.global_step",
+    "num_updates",
+    "completed_steps",
+    "optimizer_steps",
+    "n_updates",
+)
 
 
 def global_samples(trace: TrainingTrace, script: WatchedScript) -> float | None:
@@ -102,9 +122,9 @@ def script_accumulation(trace: TrainingTrace, script: WatchedScript) -> Iterator
             remedy=Remedy(text="Give every rank the same number of batches and one accumulation setting."), **kept,
         )  # fmt: skip
         return
-    named = claimed(script, "accumulation")  # an option may be shared out over the ranks: then a variable says so
-    wanted = {v: s for v, s in named.items() if s.startswith("option") or "expect" in s}
-    if wanted and usual not in named and framework(script) != "lightning":
+    wanted = _wanted(trace, script, usual)
+    # An option may be shared out over the ranks: then a variable of the script says what is left for one.
+    if wanted and usual not in claimed(script, "accumulation") and framework(script) != "lightning":
         value, source = next(iter(wanted.items()))
         yield fail(
             "accum.unexpected",
@@ -113,6 +133,19 @@ def script_accumulation(trace: TrainingTrace, script: WatchedScript) -> Iterator
         )  # fmt: skip
         return
     yield ok(f"each rank accumulates {usual:g} micro-batch(es) per update", limit=usual, **kept)
+
+
+def _wanted(trace: TrainingTrace, script: WatchedScript, usual: float) -> dict[int, str]:
+    """Claims that bind: options, and settings of the script where all name one number and the optimizer steps after
+    every micro-batch. A setting may also be the total that is shared out among the ranks."""
+    every = claimed(script, "accumulation")
+    bound = {v: s for v, s in every.items() if s.startswith("option") or "expect" in s}
+    if bound or len(every) != 1 or usual != 1 or not single_optimizer(script):
+        return bound
+    if framework(script) not in (None, "accelerate"):
+        return bound
+    counted = ("accumulated", "accumulator")  # what a loop has so far is no setting
+    return {v: s for v, s in every.items() if v not in (1, world(trace)) and not any(w in s for w in counted)}
 
 
 @check(
@@ -196,7 +229,7 @@ def step_count(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
             return
     wrong = [c for c in rank.checkpoints if c["action"] == "save" and _stored_off(c, usual)]
     if wrong:
-        stored = next(v for k, v in wrong[-1]["numbers"].items() if k.rpartition(".")[2] in ("global_step", "step"))
+        stored = next(v for k, v in wrong[-1]["numbers"].items() if k in STORED)
         micro = usual > 1 and abs(stored - wrong[-1]["update"] * usual) <= usual
         id = "step.counted-in-micro-batches" if micro else "ckpt.global-step-wrong"
         text = f"a checkpoint says step {stored} after {wrong[-1]['update']} updates"

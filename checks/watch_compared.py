@@ -9,11 +9,10 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, curve, place, recorded
-from ._watched import near, planted, warmup_updates
+from ._watched import ADAM, near, planted, warmup_updates
 from .watch_batch import global_samples
 
 SGD = ("SGD",)
-ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adafactor")
 
 
 @check(

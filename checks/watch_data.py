@@ -15,9 +15,8 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, place
-from ._watched import planted, readers, unknown, world
+from ._watched import EPOCH_BASE, near, planted, readers, unknown, world
 
-EPOCH_BASE = 100_000
 SHARDING = Remedy(text="Give every rank its own part: DistributedSampler(dataset, num_replicas=N, rank=rank), once.")
 
 
@@ -228,25 +227,43 @@ def _coverage(trace: TrainingTrace, found: Reading) -> Finding | None:
     distributed = all(x["sampler"].get("distributed") for x in found.loaders)
     if not found.whole or not size or found.loader.get("iterable"):
         return None
-    if distributed and trace.array("sample_index") is not None and not found.by_index:
-        text = f"each rank's own part of {size} samples is parted again by its DistributedSampler"
+    own = trace.array("sample_index") is not None and not found.by_index
+    if own and (distributed or _parted_by_index(trace, found, size)):
+        text = f"each rank's own part of {size} samples is parted again between the ranks"
         return fail("data.double-sharded", text, measured=len(found.loaders), unit="times sharded", limit=1,
                     where=place(trace, 0), remedy=SHARDING, limit_source="the data is shared out once")  # fmt: skip
     if not found.by_index or "Subset" in str(found.loader["sampler"].get("type")):
         return None
     batch = found.loader.get("batch_size") or 0
     used = [e for e in found.whole if _used(found, e, batch)]
-    if not used:
-        return None
-    read = max(len({i for e in found.ids for i in e.get(epoch, ())}) for epoch in used)
+    read = max((len({i for e in found.ids for i in e.get(epoch, ())}) for epoch in used), default=size)
     lost = size - read - 2 * batch * len(found.ids)
     replicas = found.loader["sampler"].get("num_replicas")
     if not distributed or lost <= 0.1 * size:
         return None
     text = f"an epoch covers {read} of {size} samples; the sampler counts {replicas} replicas, {len(found.ids)} train"
-    return fail("data.partial-coverage", text, measured=read / size, unit="share of the data set", limit=0.9,
+    twice = replicas == len(found.ids) and near(read * replicas / size, 1.0, 0.1)  # the loader parts it once more
+    id = "data.double-sharded" if twice else "data.partial-coverage"
+    return fail(id, text, measured=read / size, unit="share of the data set", limit=0.9,
                 limit_source="an epoch covers the data but for dropped last batches", where=place(trace, 0),
                 remedy=SHARDING)  # fmt: skip
+
+
+def _parted_by_index(trace: TrainingTrace, found: Reading, size: int) -> bool:
+    """True where ranks that hold different data sets of one size share out the indices of a whole epoch, as if they
+    held one and the same."""
+    index, epochs = trace.array("sample_index"), trace.array("sample_epoch")
+    if index is None or epochs is None:
+        return False
+    width, number = min(index.shape[2], epochs.shape[2]), int(found.loader["number"])
+    index, epochs = index[..., :width], epochs[..., :width]
+    for epoch in found.whole:
+        chosen = (epochs == EPOCH_BASE * number + epoch) & (index >= 0)
+        read = [set(mine[held].tolist()) for mine, held in zip(index, chosen, strict=True)]
+        every = set.union(*read)
+        if sum(map(len, read)) - len(every) <= 0.1 * size and 0.9 * size <= len(every) <= size:
+            return True
+    return False
 
 
 def _used(found: Reading, epoch: int, batch: int) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, curve, place, recorded
-from ._watched import planted, single_optimizer
+from ._watched import ADAM, STEPPED, planted, single_optimizer
 
 REMEDY = Remedy(text="Make the optimizer after the model is final: wrapped, sharded, moved, its layers replaced.")
 
@@ -64,6 +64,12 @@ def script_optimizer(trace: TrainingTrace, script: WatchedScript) -> Iterator[Fi
     yield fail("optim.no-op-step", text, where=place(trace, row, column), remedy=REMEDY, **kept)
 
 
+#: A gradient this far below the largest of its model is lost in rounding wherever both meet.
+FAINT = 1e-9
+#: Sum of learning rates below which weights near 1 stay as they are in float32.
+UNMOVED = 1e-6
+
+
 def _primary(optimizers: tuple[Mapping[str, Any], ...], number: int | None) -> Mapping[str, Any] | None:
     return next((o for o in optimizers if o["number"] == number and o["updates"]), None)
 
@@ -104,6 +110,9 @@ def script_loss(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding
         kept = {"measured": end / head, "unit": "last quarter / first quarter", "limit": 3.0,
                 "limit_source": "default: a loss that triples is running away"}  # fmt: skip
         late = float(values[len(values) // 2 :].min())
+        if (flat := _flat(trace, values)) is not None:
+            yield flat
+            return
         if (jump := _spike(trace, values)) is not None:
             yield jump
         if end > 3 * float(values[0]) and (end > 3 * head or late > 2 * float(values[:2].max())):
@@ -154,11 +163,59 @@ def _spike(trace: TrainingTrace, values: Table) -> Finding | None:
 def _vanishing(trace: TrainingTrace, norms: Table) -> Finding | None:
     median = float(np.nanmedian(norms))
     lr = recorded(trace, "lr")
-    if median >= 1e-9 or (lr is not None and np.nanmax(lr) == 0):
+    if lr is not None and np.nanmax(lr) == 0:
         return None
+    if median >= 1e-9:
+        return _vanishing_on_the_way(trace)
     return fail("grad.vanishing", f"median gradient norm {median:.3g}: the loss does not reach the parameters",
                 measured=median, unit="1", limit=1e-9, limit_source="below this, float32 weights near 1 do not move",
                 where=place(trace, 0))  # fmt: skip
+
+
+def _vanishing_on_the_way(trace: TrainingTrace) -> Finding | None:
+    """Layers that next to nothing reaches, while others learn: a third of the recorded elements have gradients that
+    are rounding beside the largest. Rows that are not looked up have exact zeros, and the gradients of biases that a
+    normalisation cancels are rounding of larger numbers (1e-8 beside the largest)."""
+    table = trace.array("grad_slices")
+    stepped = np.zeros((0, 0, 0)) if table is None else table[:, :, STEPPED]
+    stepped = stepped[:, np.isfinite(stepped).any(axis=(0, 2))]  # long runs are sampled
+    if stepped.shape[1] < 4:
+        return None
+    sizes = np.abs(np.nan_to_num(stepped, posinf=0.0, neginf=0.0))
+    usual = np.median(sizes, axis=1).max(axis=0)  # [element]
+    largest = float(usual.max(initial=0.0))
+    faint = (usual > 0) & (usual < min(FAINT * largest, 1e-9))
+    share = float(faint.mean()) if len(faint) else 0.0
+    if share < 1 / 3:
+        return None
+    most = float(usual[faint].max())
+    text = (f"gradients vanish on their way back: {share:.0%} of the recorded elements are at most {most:.1g}, the"
+            f" largest is {largest:.2g}")  # fmt: skip
+    return fail("grad.vanishing", text, measured=most / largest, unit="of the largest gradient", limit=FAINT,
+                limit_source="default: what rounding leaves of a gradient that cancels is ten times as large",
+                where=place(trace, 0),
+                remedy=Remedy(text="Use ReLU or GELU, residual connections, normalisation or another start.")
+    )  # fmt: skip
+
+
+def _flat(trace: TrainingTrace, values: Table) -> Finding | None:
+    """A loss that stays where it began, with a learning rate that cannot move any parameter of an Adam optimizer, whose
+    updates are about as large as the rate, over the whole run. A rate that is still rising is a warm-up."""
+    rates = recorded(trace, "lr")
+    if rates is None or trace.job.optimizer not in ADAM or len(values) < 8:
+        return None
+    rate = np.nanmean(rates, axis=0)
+    moved = float(np.nansum(rate))
+    quarter = max(2, len(values) // 4)
+    fall = float(values[:quarter].mean() - values[-quarter:].mean())
+    noise = float(np.std(np.diff(values))) / np.sqrt(quarter)
+    if not 0 < moved < UNMOVED or rate[-1] > 1.5 * rate[0] or fall > 3 * noise:
+        return None
+    text = (f"the loss stays at {values[-quarter:].mean():.4g}: {len(values)} updates at learning rates up to"
+            f" {np.nanmax(rate):.2g} move a parameter by {moved:.2g} at most")  # fmt: skip
+    return fail("loss.flat", text, measured=moved, unit="sum of learning rates", limit=UNMOVED, where=place(trace, 0),
+                limit_source="default: ten roundings of a float32 weight near 1",
+                remedy=Remedy(text="Look for a unit or a factor too many in the learning rate."))  # fmt: skip
 
 
 @check(

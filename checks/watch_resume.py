@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ddaudit.api import Finding, Remedy, ResumeFacts, TrainingTrace, WatchedScript, Where, check, fail, ok, skip
 
-from ._watched import framework, planted
+from ._watched import framework, near, planted
 
 MISSING = {
     "optimizer": ("ckpt.optimizer-missing", "the optimizer's state"),
@@ -108,6 +108,10 @@ def _data(facts: ResumeFacts) -> Iterator[Finding]:
     elif facts.mid_epoch is False and facts.order_changed:
         text = "after resume the epoch has the order of the very first one"
         yield _finding("resume.data-order-changed", text, facts, "Give the epoch number to the sampler on resume.")
+    elif facts.mid_epoch is False and facts.epoch_again:
+        text = f"the checkpoint was saved at an epoch's end, and the resumed run trains on its {again} samples again"
+        yield _finding("resume.data-repeated", text, facts, "Store the number of the epoch that comes next.",
+                       measured=again, unit="samples", limit=0)  # fmt: skip
 
 
 def _other_position(facts: ResumeFacts, again: int) -> Finding:
@@ -127,16 +131,18 @@ def _lr_off(facts: ResumeFacts) -> bool:
         return False
     if facts.lr_expected is not None:
         return abs(after - facts.lr_expected) > 1e-3 * max(abs(facts.lr_expected), 1e-12)
-    before = facts.lr_before or 0.0
-    return abs(after - before) > 0.5 * max(abs(before), abs(after))
+    held = [x for x in (facts.lr_before, facts.lr_saved) if x is not None]
+    return all(abs(after - x) > 0.5 * max(abs(x), abs(after)) for x in held)
 
 
 def _jumps(facts: ResumeFacts) -> float | None:
-    """A learning rate among the first after resume that is far from the last one, though that one moved slowly."""
+    """A learning rate among the first after resume that is far from the last one, though that one moved slowly, and is
+    one with which the schedule began: a milestone soon after resume leads to a rate that was not there before."""
     before, pace = facts.lr_before, facts.lr_pace
     if not before or pace is None or not 0.9 < pace < 1.1 or _lr_off(facts):
         return None
-    return next((x for x in facts.lr_soon[1:] if not 0.5 < x / before < 2.0), None)
+    far = (x for x in facts.lr_soon[1:] if not 0.5 < x / before < 2.0)
+    return next((x for x in far if any(near(x, start, 1e-3) for start in facts.lr_start)), None)
 
 
 def _state(facts: ResumeFacts) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip
 
 from ._arrays import Table, place, recorded
-from ._watched import accumulation, base_rate, claimed, framework, near, planted, world
+from ._watched import EPOCH_BASE, accumulation, base_rate, claimed, framework, near, planted, shares, world
 from .watch_batch import global_samples
 
 
@@ -85,8 +85,8 @@ def _fits(values: Table, idle: int) -> bool:
     plant=planted("the claimed warm-up is not done", "lr.warmup-missing", "no-warmup"),
 )
 def script_warmup(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
-    """Compares the update that first reaches the peak with the claimed length. Only whole-number claims count."""
-    rates, wanted = recorded(trace, "lr"), claimed(script, "warmup_updates")
+    """Compares the update that first reaches the peak with the claimed length: updates, epochs or a share."""
+    rates, wanted = recorded(trace, "lr"), _claimed_warmup(trace, script)
     loads = any(c["action"] == "load" for r in script.ranks for c in r.checkpoints)
     if rates is None or len(wanted) != 1 or loads:
         yield skip("not measured: needs a run from the start and one claimed length of warm-up")
@@ -109,6 +109,22 @@ def script_warmup(trace: TrainingTrace, script: WatchedScript) -> Iterator[Findi
         return
     text = f"{source} says {claim} updates of warm-up; the learning rate is at its peak in update {reached}"
     yield fail(id, text, where=place(trace, 0, 0), **kept)
+
+
+def _claimed_warmup(trace: TrainingTrace, script: WatchedScript) -> dict[int, str]:
+    """Claimed lengths in updates. Epochs count where the first one was read to its end; a share counts of the updates
+    of a script that came to its own end, and where a framework does not make the schedule of it."""
+    found = claimed(script, "warmup_updates")
+    if found:
+        return found
+    epochs = trace.array("sample_epoch")
+    epoch = np.zeros(0) if epochs is None else np.where(epochs[0] >= 0, epochs[0] % EPOCH_BASE, 0).max(axis=1)
+    if epoch.any():
+        first = int(np.flatnonzero(epoch)[0])
+        found = {int(v * first): s for v, s in claimed(script, "warmup_epochs").items()}
+    if script.exit_code == 0 and framework(script) is None:
+        found |= {int(v * len(trace.steps)): s for v, s in shares(script).items()}
+    return found
 
 
 @check(

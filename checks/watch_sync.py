@@ -12,7 +12,9 @@ import numpy as np
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
 from ._arrays import Table, place, recorded
-from ._watched import accumulation, aligned, compared, differing, names, one_model, planted, unknown, world
+from ._watched import (
+    accumulation, aligned, compared, differing, framework, names, one_model, planted, readers, unknown, world
+)  # fmt: skip
 
 SOURCE = "replicas step with bit-equal gradients"
 
@@ -32,7 +34,10 @@ SOURCE = "replicas step with bit-equal gradients"
 def script_sync(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     """Compares gradients between ranks at each recorded update, then says which mistake leaves such a pattern."""
     table = trace.array("grad_digests")
-    if world(trace) < 2 or trace.job.parallel in ("sharded", "tensor") or not one_model(script):
+    if trace.job.parallel == "sharded" and world(trace) > 1:
+        yield _sharded(trace, script) or skip("not measured: no two ranks replicate the same gradients")
+        return
+    if world(trace) < 2 or trace.job.parallel == "tensor" or not one_model(script):
         yield skip("not measured: no two ranks replicate the same gradients")
         return
     judged = np.zeros(0, dtype=bool) if table is None else compared(table) & aligned(trace)
@@ -63,6 +68,42 @@ def script_sync(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding
         where=place(trace, 1, list(trace.steps).index(int(steps[first]))),
         first_seen_step=int(steps[first]),
         remedy=Remedy(text=advice),
+    )
+
+
+def _sharded(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
+    """Under FSDP2 shards differ, so two things can be told: updates before which nothing was reduced, and parameters
+    outside every wrapped module, which each rank holds whole and nobody reduces."""
+    last, table = recorded(trace, "last_synced"), trace.array("grad_digests")
+    if last is not None and last.shape[1] > 2 and np.nanmax(last) == 0:
+        text = "set_requires_gradient_sync(False) holds at the last backward pass of every update: nothing is reduced"
+        return fail(
+            "sync.missing-on-step",
+            text,
+            measured=last.shape[1],
+            unit="updates",
+            limit=0,
+            limit_source=SOURCE,
+            where=place(trace, 0, 0),
+            remedy=Remedy(text="Set it to True for the last micro-batch."),
+        )
+    if table is None or not compared(table).any():
+        return None
+    whole = _copies(trace, script, table.shape[2])
+    differs = (differing(table) & whole)[compared(table)]
+    if differs.any(axis=1).mean() <= 0.5 or whole.all():
+        return None
+    which = np.flatnonzero(differs.any(axis=0))
+    text = f"{len(which)} parameters lie outside every sharded module and are not reduced ({names(script, which)})"
+    return fail(
+        "sync.params-not-reduced",
+        text,
+        measured=len(which),
+        unit="parameters",
+        limit=0,
+        limit_source=SOURCE,
+        where=place(trace, 1, 0),
+        remedy=Remedy(text="Call fully_shard on the root module too, last."),
     )
 
 
@@ -227,8 +268,8 @@ def replicas(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
 
 
 def _copies(trace: TrainingTrace, script: WatchedScript, count: int) -> Table:
-    """[parameter]: True where every rank holds a whole copy; under tensor parallelism others are split."""
-    if trace.job.parallel != "tensor":
+    """[parameter]: True where every rank holds a whole copy; others are split between ranks."""
+    if trace.job.parallel not in ("tensor", "sharded"):
         return np.ones(count, dtype=bool)
     known = [r.replicated for r in script.ranks if len(r.replicated) == count]
     whole: Table = np.asarray(np.array(known, dtype=bool).reshape(-1, count).all(axis=0))
@@ -238,7 +279,9 @@ def _copies(trace: TrainingTrace, script: WatchedScript, count: int) -> Table:
 def _buffers(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
     table = recorded(trace, "norm_digest")
     shared = [w["broadcast_buffers"] for rank in script.ranks for w in rank.wrapped]
-    if table is None or not shared or any(shared):
+    by_hand = not shared and framework(script) is None
+    alone = by_hand and (readers(trace, script) or 0) > 1  # nothing shares buffers
+    if table is None or any(shared) or not (shared or alone):
         return None
     known = (~np.isnan(table)).sum(axis=0) > 1
     differs = known & (np.nanmax(np.where(np.isnan(table), -1, table), axis=0) != np.nanmin(table, axis=0))
@@ -246,12 +289,12 @@ def _buffers(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
         return None
     return fail(
         "replica.buffers-differ",
-        f"running statistics of normalisation layers differ between ranks in {int(differs.sum())} updates, and the"
-        " wrapper is told not to share buffers",
+        f"running statistics or other buffers that training changes differ between ranks in {int(differs.sum())}"
+        f" updates, and {'nothing shares buffers' if alone else 'the wrapper is told not to share buffers'}",
         measured=int(differs.sum()),
         unit="updates that differ",
         limit=0,
         limit_source="one model is saved and evaluated, so its buffers must not depend on the rank",
         where=place(trace, 1, int(np.flatnonzero(differs)[0])),
-        remedy=Remedy(text="Use SyncBatchNorm or broadcast_buffers=True."),
+        remedy=Remedy(text="Use SyncBatchNorm or broadcast_buffers=True, or average buffers with the gradients."),
     )

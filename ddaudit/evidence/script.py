@@ -35,6 +35,8 @@ class ResumeFacts(BaseModel):
     order_changed: bool | None = None
     ranks_repeating: tuple[int, ...] = ()
     mid_epoch: bool | None = None
+    epoch_again: bool = False
+    """Whether the resumed run began the last epoch that was trained to its end, in that epoch's own order."""
     ranks_loading_others: tuple[int, ...] = ()
     """Ranks that saved a file of their own and loaded only files that other ranks saved."""
     equal_positions: bool | None = None
@@ -43,7 +45,12 @@ class ResumeFacts(BaseModel):
     """Whether the checkpoint holds a position in the data: a sampler's or loader's state, or a count of batches."""
     lr_first: float | None = None
     """Learning rate of the very first update of the earlier run."""
+    lr_start: tuple[float, ...] = ()
+    """Learning rates of the earlier run's first four updates: what a schedule that starts anew goes through again."""
     lr_before: float | None = None
+    lr_saved: float | None = None
+    """Learning rate that the optimizer held when the checkpoint was saved: a scheduler may have ticked since the last
+    update."""
     lr_expected: float | None = None
     lr_after: float | None = None
     lr_soon: tuple[float, ...] = ()

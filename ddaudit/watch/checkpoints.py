@@ -120,21 +120,24 @@ def noted(action: str, target: Any, item: Any, recorder: Any, seconds: float) ->
         "t": time.time(),
         "update": 0 if primary is None else primary.updates,
         "optimizer_steps": done,
-        "state": None if primary is None else state_digest(primary.optimizer),
+        "lr": None if primary is None else float(primary.optimizer.param_groups[0].get("lr", "nan")),
+        "state": None if primary is None else state_digest(primary.optimizer, recorder.models.names()),
         "seconds": seconds,
         **inside,
     }
 
 
-def state_digest(optimizer: Any) -> int | None:
-    """Digest of the state that an optimizer keeps for its parameters, in their order; None where it keeps none.
+def state_digest(optimizer: Any, names: Mapping[int, str]) -> int | None:
+    """Digest of the state that an optimizer keeps for its parameters, in the order of their ``names`` in the model: the
+    same moments on other parameters are another state. None where it keeps none.
 
     Counts of steps are left out: they are compared as numbers."""
     found = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            state = optimizer.state.get(parameter, {})
-            found += [v for k, v in sorted(state.items()) if isinstance(v, Tensor) and v.dim() > 0]
+    for parameter in sorted(
+        (p for g in optimizer.param_groups for p in g["params"]), key=lambda p: names.get(id(p), "")
+    ):
+        state = optimizer.state.get(parameter, {})
+        found += [v for k, v in sorted(state.items()) if isinstance(v, Tensor) and v.dim() > 0]
     return tensors(found) if found and sum(t.numel() for t in found) <= MAX_STATE else None
 
 

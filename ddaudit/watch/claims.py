@@ -1,7 +1,8 @@
 """What the script says about itself: its options with their help, its variables, and what it prints.
 
-A claim has a ``kind`` ("global_batch", "micro_batch", "accumulation", "updates", "warmup_updates", and "base_batch" and
-"base_rate" of a learning rate that is scaled with the batch), a value and the place it was read from. Text is looked at
+A claim has a ``kind`` ("global_batch", "micro_batch", "accumulation", "updates", "warmup_updates",
+"warmup_epochs", "warmup_share" of all updates, and "base_batch" and "base_rate" of a learning rate that is scaled with
+the batch), a value and the place it was read from. Text is looked at
 for numbers only and not kept.
 """
 
@@ -33,10 +34,12 @@ _WORDS = re.compile(r"[^a-z0-9]+")
 _COUNTERS = frozenset({"global_step", "global_steps", "completed_steps", "num_updates", "optimizer_steps", "n_updates"})
 _ACCUMULATION = re.compile(r"^(grad(ient)?s?_)?accum(ulat\w*)?(_grad(ient)?s?)?(_(steps?|iters?|batches))?$")
 _BASE_BATCH = re.compile(r"^(base|ref|reference|lr|nominal)_(lr_|global_|total_)?(batch|bs)(_?size)?$")
+_WARMUP_OTHERWISE = re.compile(r"^(num_)?warm_?up_(?P<unit>epochs?|ratio|fraction|frac|proportion|pct)$")
 _BASE_RATE = re.compile(r"^(base|ref|reference)_(lr|learning_rate)$|^(blr|lr_base)$")
 _PER_BATCH = re.compile(r"\b(per|for|at)\b[^.;]{0,40}?\b(?P<value>\d{1,6})\b[^.;]{0,12}\b(samples|images|batch)|"
                         r"\bbatch(?:[ _-]?size)?\s*(?:of|=)?\s*(?P<other>\d{1,6})\b", re.I)  # fmt: skip
-MAX_PRINTS, MAX_FRAMES, MAX_COUNTS = 400, 12, 16
+_ELSEWHERE = re.compile(r"(profil|bench|tim(er|ing)|trac(e|ing)|eval|val|test|infer|generat|checkpoint|state)", re.I)
+MAX_PRINTS, MAX_FRAMES, MAX_COUNTS, MAX_NESTED = 400, 12, 16, 2
 
 
 def classify(name: str, text: str = "") -> str | None:
@@ -55,6 +58,8 @@ def classify(name: str, text: str = "") -> str | None:
         return "updates"
     if _BASE_RATE.match(word):
         return "base_rate"
+    if (found := _WARMUP_OTHERWISE.match(word)) is not None:
+        return "warmup_epochs" if found["unit"].startswith("epoch") else "warmup_share"
     return "warmup_updates" if re.match(r"^(num_)?warm_?up(_(steps|iters|updates|iterations))?$", word) else None
 
 
@@ -79,6 +84,8 @@ class Claims:
         """Keeps a claim about a positive whole number (about a rate, a positive number)."""
         whole = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
         whole = whole or (kind == "base_rate" and isinstance(value, float) and 0 < value < 1e3)
+        if kind == "warmup_share":
+            whole = isinstance(value, float) and 0 < value < 1
         claim = {"kind": kind, "value": value, "source": source}
         if kind and whole and claim not in self.found and len(self.found) < 64:
             self.found.append(claim)
@@ -110,8 +117,8 @@ class Claims:
             for name, value in names.items():
                 self.add(classify(name), value, f"variable {name} in {scope}")
                 if not name.startswith("_") and _is_config(value):
-                    for key, inner in _members(value).items():
-                        self.add(classify(key), inner, f"{name}.{key} in {scope}")
+                    for key, inner in _settings(value, MAX_NESTED):
+                        self.add(classify(key.rpartition(".")[2]), inner, f"{name}.{key} in {scope}")
 
     def count(self, frame: FrameType | None, update: int, passes: int) -> None:
         """Notes step counters beside the true numbers of updates and backward passes before this update."""
@@ -140,11 +147,26 @@ def _scopes(frame: FrameType | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _is_config(value: Any) -> bool:
     kind = type(value)
-    return isinstance(value, dict) or kind.__name__ in ("Namespace", "SimpleNamespace", "TrainingArguments") or (
-        hasattr(kind, "__dataclass_fields__") and kind.__module__ == "__main__"
-    )  # fmt: skip
+    known = kind.__name__ in ("Namespace", "SimpleNamespace", "TrainingArguments", "DictConfig")
+    return isinstance(value, dict) or known or (hasattr(kind, "__dataclass_fields__") and _written_here(kind))
+
+
+def _written_here(kind: type) -> bool:
+    """Whether a class comes from the script or a module beside it, not from an installed package."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (isinstance(file, str) and is_own(file))
+
+
+def _settings(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Settings of a configuration object and of those within it, by dotted name. Sections about something else than
+    training have steps of their own."""
+    for key, inner in _members(value).items():
+        if depth and _is_config(inner) and not _ELSEWHERE.match(key):
+            yield from ((f"{key}.{name}", found) for name, found in _settings(inner, depth - 1))
+        else:
+            yield key, inner
 
 
 def _members(value: Any) -> Mapping[str, Any]:
-    items = value.items() if isinstance(value, dict) else vars(value).items()
+    items = value.items() if isinstance(value, Mapping) else vars(value).items()
     return {k: v for k, v in list(items)[:200] if isinstance(k, str)}

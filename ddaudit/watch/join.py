@@ -124,7 +124,9 @@ def _facts(mine: _Run, other: _Run, save: Mapping[str, Any], loads: Sequence[Map
         **_data(mine, other, last),
         position_stored="sampler" in areas or any(_counts_data(key) for key in numbers),
         lr_first=other.value("lr", 0, 0),
+        lr_start=tuple(x for i in range(4) if (x := other.value("lr", 0, i)) is not None),
         lr_before=other.value("lr", 0, last),
+        lr_saved=save.get("lr"),
         lr_expected=other.value("lr", 0, columns[at]) if at in columns else None,
         lr_after=mine.value("lr", 0, 0),
         lr_soon=tuple(x for i in range(4) if (x := mine.value("lr", 0, i)) is not None),
@@ -163,7 +165,8 @@ def _counts_data(key: str) -> bool:
 
 
 def _equal(recorded: Sequence[int], start: Sequence[int]) -> bool:
-    return [int(x) for x in recorded[: len(start)]] == list(start)
+    """The same parameters, in whatever order the optimizer holds them."""
+    return sorted(int(x) for x in recorded[: len(start)]) == sorted(start)
 
 
 def _stored_step(numbers: Mapping[str, int]) -> int | None:
@@ -263,7 +266,7 @@ def _data(mine: _Run, other: _Run, last: int) -> dict[str, Any]:
     micro = other.value("micro_batches", rows[0], last) or 1.0
     read = sum(other.value("micro_batches", rows[0], c) or micro for c in consumed[rows[0]])
     if read >= batches:
-        return {"mid_epoch": False, **_restart(mine, other, rows)}
+        return {"mid_epoch": False, **_restart(mine, other, rows), **_again(mine, other, consumed)}
     left = max(1, round((batches - read) / micro))
     before = {r: [i for c in consumed[r] for i in other.ids(r, c)] for r in rows}
     after = {r: [i for c in range(min(left, len(mine.trace.steps))) for i in mine.ids(r, c)] for r in rows}
@@ -281,6 +284,20 @@ def _data(mine: _Run, other: _Run, last: int) -> dict[str, Any]:
         "order_changed": any(after[r][:8] != before[r][:8] for r in rows) if any(again.values()) else False,
         "equal_positions": alike and apart,
     }
+
+
+def _again(mine: _Run, other: _Run, consumed: Mapping[int, Sequence[int]]) -> dict[str, Any]:
+    """At an epoch's end: does every rank begin the epoch that it has just ended? Told only where epochs have orders of
+    their own."""
+    if not all(consumed.values()) or any(columns[0] == 0 for columns in consumed.values()):
+        return {}
+    starts = {row: (mine.ids(row, 0), other.ids(row, columns[0])) for row, columns in consumed.items()}
+    alike = all(now and now == then for now, then in starts.values())
+    fresh = any(then != other.ids(row, 0) for row, (_, then) in starts.items())
+    if not alike or not fresh:
+        return {}
+    again = sum(len(other.ids(row, column)) for row, columns in consumed.items() for column in columns)
+    return {"epoch_again": True, "samples_repeated": again}
 
 
 def _loader(run: _Run, number: int) -> Mapping[str, Any] | None:

@@ -151,17 +151,30 @@ class Loaders:
         return reset
 
     def _began(self, iterator: Any, loader: Any, seconds: float) -> None:
-        known = self.known.get(id(loader))
+        known, sampler = self.known.get(id(loader)), _sampler(loader)
         if known is None:
             self._kept.append(loader)
-            known = self.known[id(loader)] = Loader(len(self.known), describe(loader), subset_of(loader.dataset))
-        known.facts["sampler"] = _sampler(loader)
+            known = self._made_anew(describe(loader), sampler) or Loader(
+                len({x.number for x in self.known.values()}), describe(loader), subset_of(loader.dataset)
+            )
+            self.known[id(loader)] = known
+        known.facts["sampler"] = sampler
         known.iterators_s += seconds
         self._owner[iterator] = (known, known.epochs)
         known.epochs += 1
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None and getattr(fetcher, "auto_collation", False):
             self._listen(iterator, fetcher)
+
+    def _made_anew(self, facts: dict[str, Any], sampler: dict[str, Any]) -> Loader | None:
+        """The loader of which this one is the next epoch, for scripts that make one each epoch: alike in everything and
+        read to its end."""
+        for known in reversed(list(self.known.values())):
+            before = known.facts.get("sampler", {})
+            alike = all(before.get(k) == sampler.get(k) for k in ("type", "shuffle", "num_replicas", "rank"))
+            if alike and {k: v for k, v in known.facts.items() if k != "sampler"} == facts:
+                return known if known.finished[-1:] == [known.epochs - 1] else None
+        return None
 
     def _listen(self, iterator: Any, fetcher: Any) -> None:
         """Sees samples before they are collated (padding would make a sample's bits depend on its batch)."""

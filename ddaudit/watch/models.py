@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,8 @@ class Models:
         self.wrapped: list[dict[str, Any]] = []
         self.registered: set[int] = set()
         """ids of the parameters that a DDP wrapper will reduce."""
+        self.first_seen: dict[tuple[int, str], tuple[int, int]] = {}
+        """(id of a module, name of its buffer) -> identity and version of the buffer."""
         self.depth = 0
         self.on_enter: Callable[[Call], None] = lambda call: None
         self.on_leave: Callable[[Call], None] = lambda call: None
@@ -60,6 +62,7 @@ class Models:
         self.roots.clear()
         self.inner.clear()
         self.wrapped.clear()
+        self.first_seen.clear()
         self.registered.clear()
 
     def _ddp(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,15 +130,26 @@ class Models:
         return {id(p): p for root in list(self.roots.values()) for p in root.parameters() if p.requires_grad}
 
     def norm_digest(self) -> float:
-        """Digest of running statistics that every rank keeps for itself (SyncBatchNorm left out); NaN for none."""
+        """Digest of running statistics that every rank keeps for itself (SyncBatchNorm left out), and of other stored
+        buffers that training changes; NaN for none."""
         found: list[Tensor] = []
         seen: set[int] = set()
         for root in self.roots.values():
             for module in root.modules():
-                if isinstance(module, NORMS) and not isinstance(module, SYNCED) and id(module) not in seen:
+                if module._buffers and not isinstance(module, SYNCED) and id(module) not in seen:
                     seen.add(id(module))
-                    found += [b for b in (module.running_mean, module.running_var) if b is not None]
+                    found += self._kept_by_itself(module)
         return float(fingerprint.tensors(found)) if found else float("nan")
+
+    def _kept_by_itself(self, module: nn.Module) -> Iterator[Tensor]:
+        """Buffers that a checkpoint would hold and that are not as they were when first seen: tables and masks, which
+        may be large, never change."""
+        for name, buffer in module._buffers.items():
+            if buffer is None or not buffer.is_floating_point() or name in module._non_persistent_buffers_set:
+                continue
+            mark = (id(buffer), -1 if buffer.is_inference() else buffer._version)
+            if self.first_seen.setdefault((id(module), name), mark) != mark or isinstance(module, NORMS):
+                yield buffer
 
     def _call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         roots, guard = self.roots, self.guard

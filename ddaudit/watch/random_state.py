@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["streams", "torch_stream", "watch_restored", "worker_streams"]
 
 MAX_RESTORED = 16
+#: Attributes of a data set under which it keeps others, or what changes its samples.
+OWNERS = ("dataset", "datapipe", "transform", "augment", "augmentation")
+MAX_OWNERS = 32
 
 
 def torch_stream() -> int:
@@ -36,19 +39,38 @@ def streams() -> dict[str, int]:
 
 
 def worker_streams(dataset: Any) -> dict[str, int]:
-    """The default generators, and those that a data set keeps in its own attributes."""
+    """The default generators, and those that a data set keeps: in its own attributes, in the data sets that it wraps
+    and in its transforms."""
     found = streams()
-    for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
-        kind = type(value)
-        if isinstance(value, torch.Generator):
-            found[f"dataset.{name}"] = hash_bytes(value.get_state().numpy().data)
-        elif isinstance(value, random.Random):
-            found[f"dataset.{name}"] = hash_bytes(repr(value.getstate()[1]).encode())
-        elif kind.__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
-            found[f"dataset.{name}"] = hash_bytes(repr(value.bit_generator.state).encode())
-        elif kind.__module__.startswith("numpy.random") and hasattr(value, "get_state"):
-            found[f"dataset.{name}"] = hash_bytes(value.get_state()[1].tobytes())
+    seen: set[int] = set()
+    waiting = [("dataset", dataset)]
+    while waiting and len(seen) < MAX_OWNERS:
+        path, owner = waiting.pop(0)
+        if id(owner) in seen or not hasattr(owner, "__dict__"):
+            continue
+        seen.add(id(owner))
+        for name, value in list(vars(owner).items()):
+            digest = _generator(value)
+            if digest is not None:
+                found[f"{path}.{name}"] = digest
+            elif name.rstrip("s") in OWNERS:
+                several = value[:MAX_OWNERS] if isinstance(value, list | tuple) else [value]
+                waiting += [(f"{path}.{name}", part) for part in several]
     return found
+
+
+def _generator(value: Any) -> int | None:
+    """Digest of a generator of torch, Python or NumPy; None for anything else."""
+    kind = type(value)
+    if isinstance(value, torch.Generator):
+        return hash_bytes(value.get_state().numpy().data)
+    if isinstance(value, random.Random):
+        return hash_bytes(repr(value.getstate()[1]).encode())
+    if not kind.__module__.startswith("numpy.random"):
+        return None
+    if hasattr(value, "bit_generator"):
+        return hash_bytes(repr(value.bit_generator.state).encode())
+    return hash_bytes(value.get_state()[1].tobytes()) if hasattr(value, "get_state") else None
 
 
 def watch_restored(recorder: Recorder) -> None:

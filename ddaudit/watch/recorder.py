@@ -116,7 +116,7 @@ class Recorder:
         known = [window] if idle else list(self.windows.values())
         self.primary = max(known, key=lambda w: (w.parameters.numel, w is window, -w.number))
         self.reporter.begin(self)
-        self.reporter.notes["state_loaded"] = checkpoints.state_digest(window.optimizer)
+        self.reporter.notes["state_loaded"] = checkpoints.state_digest(window.optimizer, self.models.names())
         self.reporter.start_digests(window.parameters.digests() if window is self.primary else [])
 
     def _read_stepped(self, window: Window) -> None:

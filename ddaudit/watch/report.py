@@ -140,7 +140,7 @@ class Reporter:
             rank=int(self.notes.setdefault("rank", rank)),
             world_size=int(self.notes.setdefault("world_size", world)),
             frameworks=recorder.frameworks,
-            loaders=[x.report() for x in recorder.loaders.known.values()],
+            loaders=[x.report() for x in {x.number: x for x in recorder.loaders.known.values()}.values()],
             wrapped=recorder.models.wrapped,
             optimizers=[_optimizer(w, recorder) for w in recorder.windows.values()],
             primary=None if primary is None else primary.number,

@@ -19,7 +19,7 @@ WHOLE: dict[str, Any] = {
     "earlier": "watch-1", "path": "/ck/last.pt", "saved_update": 30,
     "areas": ("model", "optimizer", "rng", "scheduler"), "earlier_areas": ("model", "optimizer", "scheduler"),
     "mid_epoch": True, "samples_before": 320, "samples_after": 320, "samples_repeated": 0, "equal_positions": False,
-    "lr_first": 0.001, "lr_before": 0.0102, "lr_after": 0.01, "lr_expected": 0.01,
+    "lr_first": 0.001, "lr_start": (0.001, 0.002), "lr_before": 0.0102, "lr_after": 0.01, "lr_expected": 0.01,
     "optimizer_steps_before": 30, "optimizer_steps_after": 31, "position_stored": True,
 }  # fmt: skip
 
@@ -67,6 +67,7 @@ def test_an_exact_resume_is_quiet():
             {"ckpt.rng-missing", "ckpt.scaler-missing"},
         ),
         ({"mid_epoch": False, "order_changed": True}, {"resume.data-order-changed"}),
+        ({"mid_epoch": False, "epoch_again": True, "samples_repeated": 384}, {"resume.data-repeated"}),
         ({"optimizer_equal": False}, {"resume.optimizer-state-wrong"}),
         ({"params_equal": False}, {"resume.not-exact"}),
         ({"rng_of_rank": (0, 0)}, {"resume.rng-changed"}),
@@ -93,11 +94,14 @@ def test_each_fault_has_its_name(changed: dict[str, Any], expected: set[str]):
         {"first_difference": 31, "first_differs_in": "samples"},
         {"lr_soon": (0.01, 0.02, 0.03), "lr_pace": 1.5},
         {"lr_soon": (0.01, 0.0098), "lr_pace": 0.99},
+        {"lr_soon": (0.0102, 0.003), "lr_pace": 1.0, "lr_after": 0.0102, "lr_expected": None},
+        {"lr_after": 0.003, "lr_saved": 0.003, "lr_expected": None},
         {"optimizer_equal": True, "params_equal": True, "rng_of_rank": (0, 1)},
     ],
 )
 def test_what_a_right_resume_may_show_is_no_fault(changed: dict[str, Any]):
-    """Making a loader draws a seed after states were put back, and a warm-up moves fast by itself."""
+    """Making a loader draws a seed after states were put back, a warm-up moves fast by itself, and a milestone may lie
+    at the checkpoint or soon after it."""
     assert said(**changed) == set()
 
 

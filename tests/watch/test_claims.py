@@ -20,7 +20,8 @@ from ddaudit.watch.claims import classify, printed
         ("accum", "", "accumulation"),
         ("accuracy", "", None),
         ("warmup_iters", "", "warmup_updates"),
-        ("warmup_ratio", "", None),
+        ("warmup_ratio", "", "warmup_share"),
+        ("num_warmup_epochs", "", "warmup_epochs"),
         ("max_train_steps", "", "updates"),
     ],
 )
