@@ -13,7 +13,17 @@ from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fa
 
 from ._arrays import Table, place, recorded
 from ._watched import (
-    accumulation, aligned, compared, differing, framework, names, one_model, planted, readers, unknown, world
+    accumulation,
+    aligned,
+    compared,
+    differing,
+    framework,
+    names,
+    one_model,
+    planted,
+    readers,
+    unknown,
+    world,
 )  # fmt: skip
 
 SOURCE = "replicas step with bit-equal gradients"

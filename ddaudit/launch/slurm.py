@@ -112,7 +112,7 @@ def present(environment: Mapping[str, str], number: int) -> JobEnd | None:
         return None
     end, now = _ended(job, record, None, {}), time.time()
     due = epoch(_field(record, "EndTime")) if end.state == "RUNNING" else None
-    told = {"signal": number, "exit_code": None, "left_s": None if due is None else due - now}
+    told: dict[str, object] = {"signal": number, "exit_code": None, "left_s": None if due is None else due - now}
     if end.state == "COMPLETING":  # the start is moved while a job goes back to the queue
         told |= {"queue_s": None, "held_s": None, "absent": "the job was being ended"}
     return end.model_copy(update=told)
