@@ -26,7 +26,7 @@ from ddaudit.watch.windows import Window
 if TYPE_CHECKING:
     from ddaudit.watch.recorder import Recorder
 
-__all__ = ["Reporter"]
+__all__ = ["Reporter", "rate"]
 
 MAX_EVALUATED = 2048
 #: Updates after which an optimizer that was made later, and works alone since then, is another training.
@@ -195,7 +195,7 @@ def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str
     synced = [b.synced for b in window.backs]
     table = [b.bypass for b in window.backs]
     return {
-        "lr": _rate(window.optimizer.param_groups),
+        "lr": rate(window.optimizer.param_groups),
         "loss_raw": sum(losses) / len(losses) if losses else math.nan,
         "loss_bad": float(any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs))),
         "passes": float(len(window.backs)),
@@ -230,7 +230,7 @@ def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str
     }
 
 
-def _rate(groups: list[dict[str, Any]]) -> float:
+def rate(groups: list[dict[str, Any]]) -> float:
     """Learning rate of the first group, unless that one stands still (a multiplier of 0) while others move."""
     rates = [float(g.get("lr", math.nan)) for g in groups]
     return next((x for x in rates if x), 0.0) if rates else math.nan
