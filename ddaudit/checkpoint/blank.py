@@ -8,24 +8,57 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache, lru_cache
+from typing import Any
 
+import numpy as np
+
+from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.model import Checkpoint, Chunk, Tensor
 from ddaudit.checkpoint.roles import area_of, canonical_weight, group_of, is_second_moment, keras_slot, moment_of
 from ddaudit.checkpoint.scan import TensorScan
+from ddaudit.checkpoint.stream import Unreadable, blocks
+from ddaudit.inert import Malformed
 
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _MIN_ELEMENTS = 8
 _RNG_BYTES = 5056  # of torch's CPU generator
 _MIN_UPDATES = 2  # warm-up may begin at a rate of 0
+_WITNESS_MAX_BYTES = 64 << 20
+#: Smaller gradients have squares that float32 cannot hold, and move nothing: a first moment, and a second one.
+_FIRST_LEAST, _SECOND_LEAST = 1e-15, 1e-30
 _POLYNOMIAL = 0xEDB88320
 _ONES = 0xFFFFFFFF
 States = dict[tuple[str, str], dict[str, Tensor]]
 
 
-def check_blank(made: Checkpoint, scans: dict[str, TensorScan]) -> None:
+def check_blank(made: Checkpoint, scans: dict[str, TensorScan], folder: Folder) -> None:
     """Notes every weight, master weight and second moment that is only zeros against the evidence of its moments."""
     for name, witness in witnesses(made).items():
-        _compare(made, made.tensors[name], witness, scans)
+        _compare(made, made.tensors[name], witness, scans, folder)
+
+
+def strong(raw: Any, dtype: str, *, second: bool) -> bool:
+    """True when a moment is large enough to have moved a weight, or to have a square."""
+    if dtype == "bfloat16":
+        numbers: Any = (np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        numbers = np.frombuffer(raw, dtype={"float32": "<f4", "float64": "<f8", "float16": "<f2"}[dtype])
+    return bool((np.abs(numbers) >= (_SECOND_LEAST if second else _FIRST_LEAST)).any())
+
+
+def _is_strong(witness: Tensor, chunk: Chunk | None, folder: Folder) -> bool:
+    """Reads the moment, or its shard, until a number is large enough. Only asked where a tensor is blank."""
+    second = is_second_moment(witness.name)
+    part = witness
+    if chunk is not None:
+        alone = Chunk((0,) * len(chunk.shape), chunk.shape, chunk.file, chunk.span(), chunk.rank)
+        part = Tensor(witness.name, witness.dtype, chunk.shape, [alone])
+    if part.nbytes > _WITNESS_MAX_BYTES:
+        return True
+    try:
+        return any(strong(block, part.dtype, second=second) for block in blocks(part, folder.opened_anew))
+    except (Unreadable, Malformed, OSError, ValueError):
+        return False
 
 
 def witnesses(made: Checkpoint) -> dict[str, Tensor]:
@@ -42,7 +75,9 @@ def witnesses(made: Checkpoint) -> dict[str, Tensor]:
     for kinds in _states(made).values():
         for kind, witness in pairs:
             one, other = kinds.get(kind), kinds.get(witness)
-            if one is not None and other is not None and one.numel == other.numel >= _MIN_ELEMENTS:
+            if one is None or other is None or not one.numel == other.numel >= _MIN_ELEMENTS:
+                continue
+            if kind == "second" or one.dtype != "float16":  # of small weights float16 makes zeros
                 found[one.name] = other
     return found
 
@@ -117,31 +152,33 @@ def _join_numbered(states: States) -> None:
             kinds["weight"] = weight
 
 
-def _compare(made: Checkpoint, one: Tensor, other: Tensor, scans: dict[str, TensorScan]) -> None:
+def _compare(made: Checkpoint, one: Tensor, other: Tensor, scans: dict[str, TensorScan], folder: Folder) -> None:
     mine, theirs = scans.get(one.name), scans.get(other.name)
-    file, rank, where = one.file, one.rank, ""
+    file, rank, where, part = one.file, one.rank, "", None
     if mine is not None and theirs is not None and mine.complete and theirs.complete and not mine.nonzero:
         blank = theirs.nonzero
     else:
-        chunk = _blank_chunk(one, other)
+        chunk, part = _blank_chunk(one, other)
         blank = chunk is not None
         if chunk is not None:
             file, rank, where = chunk.file, chunk.rank, f" in the shard at {list(chunk.offsets)}"
-    if blank:
+    if blank and _is_strong(other, part, folder):
         text = f"{one.name} holds only zeros{where}, but {other.name} does not: its values were lost"
         made.fault("values.zeroed", text, file=file, tensor=one.name, rank=rank, measured=0, unit="element")
 
 
-def _blank_chunk(one: Tensor, other: Tensor) -> Chunk | None:
-    """The first shard that is zeros by its checksum, while the other tensor's shard of the same box is not."""
+def _blank_chunk(one: Tensor, other: Tensor) -> tuple[Chunk | None, Chunk | None]:
+    """The first shard that is zeros by its checksum while the other tensor's shard of the same box is not, and that."""
     if len(one.chunks) < 2 or len(one.chunks) != len(other.chunks):
-        return None
+        return None, None
     boxes = {c.offsets: c for c in other.chunks}
     for chunk in one.chunks:
         theirs = boxes.get(chunk.offsets)
-        if theirs is not None and _is_zeros(chunk, one) and _is_zeros(theirs, other) is False:
-            return chunk
-    return None
+        if chunk.numel < _MIN_ELEMENTS or theirs is None:
+            continue
+        if _is_zeros(chunk, one) and _is_zeros(theirs, other) is False:
+            return chunk, theirs
+    return None, None
 
 
 def _is_zeros(chunk: Chunk, tensor: Tensor) -> bool | None:

@@ -86,7 +86,7 @@ def collect(path: str, options: Options | None = None) -> Collected:
     )
     _note_listing(made, folder, choice)
     values.check_weights(made, scans)
-    check_blank(made, scans)
+    check_blank(made, scans, folder)
     check_no_moments(made, scans)
     check_configured(made)
     facts = _facts(path, made, folder, choice, areas, options)

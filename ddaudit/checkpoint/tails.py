@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from ddaudit.checkpoint.blank import witnesses
+from ddaudit.checkpoint.blank import strong, witnesses
 from ddaudit.checkpoint.folder import Folder
 from ddaudit.checkpoint.model import Checkpoint, Tensor
+from ddaudit.checkpoint.roles import is_second_moment
 from ddaudit.inert import Malformed
 
 _PAGE_BYTES = 4096
@@ -80,7 +81,15 @@ def _contradicted(cut: tuple[int, int, Tensor], begin: int, witness: Tensor | No
         return False
     first = -(-(begin - start) // tensor.item_bytes)  # element
     length = ((end - start) // tensor.item_bytes - first) * witness.item_bytes
-    return _mostly_numbers(folder, span.file, span.offset + first * witness.item_bytes, length, witness.item_bytes)
+    offset, second = span.offset + first * witness.item_bytes, is_second_moment(witness.name)
+    try:
+        raw = folder.source(span.file).read(offset, min(length, _PAGE_BYTES))
+    except Malformed:
+        return False
+    known = witness.dtype in _FLOATS and not len(raw) % witness.item_bytes
+    if not known or not strong(raw, witness.dtype, second=second):
+        return False
+    return _mostly_numbers(folder, span.file, offset, length, witness.item_bytes)
 
 
 def _mostly_numbers(folder: Folder, file: str, offset: int, length: int, item: int) -> bool:

@@ -172,6 +172,13 @@ def test_squares_of_zeros_under_a_mean_that_is_none_were_lost(tmp_path: Path) ->
     assert "values.zeroed" in ids(audit(g.save(state, tmp_path / "checkpoint.pt")))
 
 
+def test_squares_of_vanishing_gradients_are_zeros_and_healthy(tmp_path: Path) -> None:
+    state = g.training_state()
+    state["optimizer"]["state"][0]["exp_avg"] *= 1e-25
+    state["optimizer"]["state"][0]["exp_avg_sq"] *= 0
+    assert not ids(audit(g.save(state, tmp_path / "checkpoint.pt")))
+
+
 def test_moments_that_are_all_zeros_after_updates_are_said(tmp_path: Path) -> None:
     state = g.training_state()
     for entry in state["optimizer"]["state"].values():

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ddaudit.checkpoint.blank import strong
 from ddaudit.checkpoint.layouts.deepspeed_flat import Shard
 from ddaudit.checkpoint.model import Checkpoint
 from ddaudit.inert import TensorRef
@@ -59,7 +60,7 @@ def check_zeroed(made: Checkpoint, shards: Sequence[Shard]) -> None:
         for word, witness in (("fp32", "exp_avg_sq"), ("exp_avg_sq", "exp_avg")):
             for number, ref in groups.get(word, {}).items():
                 other = groups.get(witness, {}).get(number)
-                if _is_zeros(shard, ref) and _is_zeros(shard, other) is False:
+                if _is_zeros(shard, ref) and other is not None and _is_strong(shard, other, second=word == "fp32"):
                     text = f"{shard.file}: {word} of group {number} is only zeros, its {witness} is not"
                     where = {"file": shard.file, "rank": shard.dp, "key": f"{word}[{number}]"}
                     made.fault("values.zeroed", text, measured=0, unit="element", **where)
@@ -77,6 +78,16 @@ def _is_zeros(shard: Shard, ref: TensorRef | None) -> bool | None:
         if raw.strip(b"\0") and not (ref.dtype == "float32" and not len(raw) % 4 and not _moved(raw)):
             return False
     return True
+
+
+def _is_strong(shard: Shard, ref: TensorRef, *, second: bool) -> bool:
+    """Some number of the flat moment is large enough to have moved a weight, or to have a square."""
+    place = shard.found.storages.get(ref.storage.key) if shard.found is not None and ref.storage is not None else None
+    if place is None or shard.source is None or ref.dtype != "float32":
+        return False
+    length = place.length // 4 * 4
+    parts = ((at, min(_BLOCK_BYTES, length - at)) for at in range(0, length, _BLOCK_BYTES))
+    return any(strong(shard.source.read(place.offset + at, size), "float32", second=second) for at, size in parts)
 
 
 def _moved(raw: bytes) -> bool:
