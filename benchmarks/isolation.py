@@ -34,7 +34,7 @@ probe = "links"
 with = { sizes = [4194304], repeats = 3 }
 nproc = 3
 checks = ["net.isolation"]
-timeout = "180s"
+timeout = "300s"
 ```
 """
 FAULTS = ("none", "capped", "lossy", "slow")
@@ -105,7 +105,10 @@ def once(fault: str, number: int, chance: random.Random, root: Path) -> tuple[Na
         _, answer, errors = started.finish(600)
     if not answer:
         sys.exit("\n".join(errors))
-    return expected(fault, victim), named(answer)
+    wanted, found = expected(fault, victim), named(answer)
+    if wanted != found:
+        print(*(f"  {f['status']} {f['id']}: {f['text']}" for f in answer["findings"]), sep="\n")
+    return wanted, found
 
 
 def slow_down(started: fleet.Started, host: netns.Host, group: Path) -> None:
