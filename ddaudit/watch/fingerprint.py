@@ -95,7 +95,7 @@ def samples(items: Sequence[Any]) -> list[int]:
     columns = list(zip(*parts, strict=False))
     if len({len(part) for part in parts}) != 1 or not all(map(_alike, columns)):
         return [sample(item) for item in items]
-    return _of_rows(len(items), [memoryview(torch.stack(column).detach().numpy()).cast("B") for column in columns])
+    return _of_rows(len(items), [_bytes(torch.stack(column)) for column in columns])
 
 
 def only_tensors(item: Any, depth: int = 0) -> bool:
@@ -107,10 +107,11 @@ def only_tensors(item: Any, depth: int = 0) -> bool:
     return type(item) is Tensor and item.layout is torch.strided
 
 
-def _of_rows(count: int, tables: list[memoryview]) -> list[int]:
+def _of_rows(count: int, tables: list[Any]) -> list[int]:
     """Hash of the bytes of each of ``count`` rows over all tables, which lie in memory row by row. Lines of code cost
     more than bytes here: this runs for every batch, in cold caches."""
-    flat = [(data, len(data) // count) for data in tables if len(data)]
+    parts = [memoryview(table).cast("B") for table in tables]
+    flat = [(data, len(data) // count) for data in parts]
     if len(flat) == 1:
         data, width = flat[0]
         return [_hash_one(data[at : at + width]) & MASK for at in range(0, count * width, width)]
@@ -146,4 +147,4 @@ def rows(found: list[Tensor]) -> list[int]:
     usable = [t for t in found if t.dim() > 0 and t.shape[0] == first and t.layout is torch.strided]
     if not usable or first == 0:
         return []
-    return _of_rows(first, [memoryview(_bytes(t)).cast("B") for t in usable if t.numel()])
+    return _of_rows(first, [_bytes(t) for t in usable if t.numel()])

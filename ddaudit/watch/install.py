@@ -102,9 +102,7 @@ def _optimizers(recorder: Recorder) -> None:
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
-    return bool(args or kwargs) and any(
-        callable(a) and not hasattr(a, "param_groups") for a in (*args, kwargs.get("closure"))
-    )
+    return any(callable(a) and not hasattr(a, "param_groups") for a in (*args, kwargs.get("closure")))
 
 
 def _schedulers(recorder: Recorder) -> None:

@@ -254,8 +254,8 @@ class Loaders:
         self.wait_s += seconds
         indices = known.base_indices(_integers(reading.ahead.popleft()) if reading.ahead else [])
         if indices and self._newest >= DIRECT and not self.reads(known):
-            kept = [], indices[:MAX_SAMPLES]
-            self.pending.append(Batch(known.number, reading.epoch, *kept, len(indices), seconds, assumed=True))
+            where = known.number, reading.epoch
+            self.pending.append(Batch(*where, [], indices[:MAX_SAMPLES], len(indices), seconds, assumed=True))
             return
         found = list(fingerprint.leaves(batch))
         prints, reading.prints = reading.prints, None

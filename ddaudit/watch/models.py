@@ -200,7 +200,7 @@ def _alive(kind: type) -> list[Any]:
     """All objects of a type and of those derived from it. Without a line of Python for each of a million objects."""
     kinds, waiting = {kind}, [kind]
     while waiting:
-        derived = set(type.__subclasses__(waiting.pop())) - kinds
+        derived: set[type] = set(type.__subclasses__(waiting.pop())) - kinds
         kinds |= derived
         waiting += derived
     found = gc.get_objects()

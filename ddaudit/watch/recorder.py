@@ -246,7 +246,7 @@ class Recorder:
         root = roots if isinstance(roots, Tensor) else next(iter(roots), None)
         node = root.grad_fn if isinstance(root, Tensor) else None
         micro = losses.Micro(None)
-        if node is not None:
+        if isinstance(root, Tensor) and node is not None:
             weigh = self.attentive or self.accumulates
             micro = losses.inspect(root, node, self.guard, self.masks, anew=self.attentive, weigh=weigh)
             self._follow(micro.node or node)
