@@ -159,7 +159,7 @@ class Recorder:
 
     def _reads(self, loader: Loader) -> bool:
         """Whether samples of a loader are read: where little is asked for, not for ever of those trained on."""
-        seldom = self.sampling.every > 1 and not self.attentive and loader.batches >= READ_BATCHES
+        seldom = self.sampling.every > 1 and not self.attentive and loader.batches > READ_BATCHES
         return not seldom or loader.number not in self.trained
 
     def _notice_another(self, window: Window) -> None:
