@@ -92,7 +92,11 @@ def script_batch(trace: TrainingTrace, script: WatchedScript) -> Iterator[Findin
 def _tokens(trace: TrainingTrace) -> float | None:
     """Targets of one update over all ranks, where the loss is a mean over targets."""
     table = trace.array("loss_terms")
-    return None if table is None else float(np.nanmedian(np.nansum(table[..., COUNT], axis=(0, 2))))
+    if table is None:
+        return None
+    count = table[..., COUNT]
+    known = ~np.isnan(count).all(axis=(0, 2))  # terms are not followed in every update
+    return float(np.median(np.nansum(count[:, known], axis=(0, 2)))) if known.any() else float("nan")
 
 
 @check(

@@ -38,8 +38,9 @@ def randomness(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
         return
     drawn, state = recorded(trace, "rng_forward_draws"), recorded(trace, "rng_digest")
     fetched = recorded(trace, "rng_fetch_digest")
-    forward = _alike(state, drawn)
-    fetching = _alike(fetched, None)
+    looked = 0 if state is None else int((~np.isnan(state)).all(axis=0).sum())
+    forward = _alike(state, drawn, looked)
+    fetching = _alike(fetched, None, looked)
     kept = {"measured": max(forward, fetching), "unit": "share of updates", "limit": 0.5,
             "limit_source": "independent ranks draw independently"}  # fmt: skip
     if max(forward, fetching) < 0.5:
@@ -56,15 +57,16 @@ def randomness(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]
     )  # fmt: skip
 
 
-def _alike(state: Table | None, drawn: Table | None) -> float:
-    """Share of updates in which every rank drew and all were in one state."""
+def _alike(state: Table | None, drawn: Table | None, looked: int) -> float:
+    """Share of updates in which every rank drew and all were in one state. States are looked at in ``looked`` updates,
+    draws in up to 32 of them."""
     if state is None or state.shape[1] < 2:
         return 0.0
     known = ~np.isnan(state).any(axis=0)
     if drawn is not None:
         known &= np.nan_to_num(drawn).min(axis=0) > 0
     same = known & (state == state[0]).all(axis=0)
-    return float(same.sum() / max(1, min(state.shape[1], 32)))
+    return float(same.sum() / max(1, min(looked or state.shape[1], 32)))
 
 
 def _workers(script: WatchedScript) -> tuple[list[str], int] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["hash_bytes", "leaves", "local", "rows", "sample", "samples", "tensors"]
+__all__ = ["hash_bytes", "leaves", "local", "only_tensors", "rows", "sample", "samples", "tensors"]
 
 MASK = (1 << 53) - 1
 MAX_DEPTH = 6
@@ -18,18 +18,24 @@ SMALL_ELEMENTS = 2048
 _PLAIN = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8})
 
 _hasher: Callable[[], Any]
+_hash_one: Callable[[Any], int]
 try:
     import xxhash
 
-    _hasher = xxhash.xxh3_64
+    _hasher, _hash_one = xxhash.xxh3_64, xxhash.xxh3_64_intdigest
 except ImportError:  # the script's environment may lack it; slower, and just as good
 
     def _hasher() -> Any:
         return hashlib.blake2b(digest_size=8)
 
+    def _hash_one(part: Any) -> int:
+        return int.from_bytes(hashlib.blake2b(part, digest_size=8).digest(), "big")
+
 
 def hash_bytes(*parts: Any) -> int:
     """53-bit hash of the concatenated bytes-like parts, each of one dimension."""
+    if len(parts) == 1:
+        return _hash_one(parts[0]) & MASK
     state = _hasher()
     for part in parts:
         state.update(part)
@@ -43,7 +49,9 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    part = local(tensor).detach()
+    part = local(tensor)
+    if part.requires_grad:
+        part = part.detach()
     if part.dtype in _PLAIN and part.device.type == "cpu" and part.layout is torch.strided and part.is_contiguous():
         return part.numpy().reshape(-1)  # the hot path: parameters and samples lie in memory as they are hashed
     flat = part.cpu().contiguous().reshape(-1)
@@ -87,8 +95,27 @@ def samples(items: Sequence[Any]) -> list[int]:
     columns = list(zip(*parts, strict=False))
     if len({len(part) for part in parts}) != 1 or not all(map(_alike, columns)):
         return [sample(item) for item in items]
-    tables = [torch.stack(column).detach().reshape(len(items), -1).numpy() for column in columns]
-    return [hash_bytes(*(table[i] for table in tables)) for i in range(len(items))]
+    return _of_rows(len(items), [_bytes(torch.stack(column)) for column in columns])
+
+
+def only_tensors(item: Any, depth: int = 0) -> bool:
+    """Whether a sample is made of plain tensors alone, so that its rows in a batch made by stacking hold its bits."""
+    if isinstance(item, list | tuple):
+        return depth < MAX_DEPTH and bool(item) and all(only_tensors(part, depth + 1) for part in item)
+    if isinstance(item, Mapping):
+        return depth < MAX_DEPTH and bool(item) and all(only_tensors(part, depth + 1) for part in item.values())
+    return type(item) is Tensor and item.layout is torch.strided
+
+
+def _of_rows(count: int, tables: list[Any]) -> list[int]:
+    """Hash of the bytes of each of ``count`` rows over all tables, which lie in memory row by row. Lines of code cost
+    more than bytes here: this runs for every batch, in cold caches."""
+    parts = [memoryview(table).cast("B") for table in tables]
+    flat = [(data, len(data) // count) for data in parts]
+    if len(flat) == 1:
+        data, width = flat[0]
+        return [_hash_one(data[at : at + width]) & MASK for at in range(0, count * width, width)]
+    return [_hash_one(b"".join(data[i * width : (i + 1) * width] for data, width in flat)) & MASK for i in range(count)]
 
 
 def _alike(column: Sequence[Any]) -> bool:
@@ -120,5 +147,4 @@ def rows(found: list[Tensor]) -> list[int]:
     usable = [t for t in found if t.dim() > 0 and t.shape[0] == first and t.layout is torch.strided]
     if not usable or first == 0:
         return []
-    flat = [local(t).detach().cpu().contiguous().reshape(first, -1).view(torch.uint8).numpy() for t in usable]
-    return [hash_bytes(*(memoryview(part[i]) for part in flat if part.shape[1])) for i in range(first)]
+    return _of_rows(first, [_bytes(t) for t in usable if t.numel()])

@@ -60,8 +60,8 @@ class Parameters:
 
     def cleared(self) -> bool:
         """True when no chosen parameter holds a gradient other than zero."""
-        held = [p.grad for p in self.chosen if p.grad is not None]
-        return not any(bool((local(g).reshape(-1)[: 4 * ELEMENTS] != 0).any()) for g in held)
+        held = [g for p in self.chosen if (g := p.grad) is not None]
+        return not held or not any(bool((local(g).reshape(-1)[: 4 * ELEMENTS] != 0).any()) for g in held)
 
     def forget(self) -> None:
         """Starts a window."""
@@ -106,8 +106,9 @@ class Parameters:
         held = [local(p.grad).detach() for p in self.items if p.grad is not None]
         if not held:
             return float("nan")
-        norms = torch._foreach_norm(held) if len({g.dtype for g in held}) == 1 else [g.norm() for g in held]
-        return float(torch.linalg.vector_norm(torch.stack([n.to(torch.float64) for n in norms])))
+        if len({(g.dtype, g.device) for g in held}) == 1:
+            return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(held)).to(torch.float64)))
+        return float(torch.linalg.vector_norm(torch.stack([g.norm().to("cpu", torch.float64) for g in held])))
 
     def replicated(self) -> list[bool]:
         """For each digest: whether its parameters are whole copies, not shards of a DTensor."""
@@ -144,8 +145,9 @@ def _spread(items: list[Tensor], count: int) -> list[Tensor]:
 
 def _follower(parameters: Parameters, index: int, guard: Guard) -> Any:
     def follow(gradient: Tensor) -> None:
-        if parameters.touched and not parameters.sampling:
-            return  # nothing to add, and this runs for every backward pass
+        if not parameters.sampling:
+            parameters.touched = True  # nothing to add, and this runs for every backward pass
+            return
         guard.call("gradient", parameters.arrive, index, gradient)
 
     return unserializable_hook(follow)  # type: ignore[no-untyped-call]

@@ -213,8 +213,8 @@ def _collectives(recorder: Recorder) -> None:
     def note(name: str, args: Any, seconds: float) -> None:
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         size = float(sum(t.numel() * t.element_size() for t in tensors))
-        recorder.moved["calls"] += 1
-        recorder.moved["bytes"] += size
+        recorder.moved["collective_calls"] += 1
+        recorder.moved["collective_bytes"] += size
         if size <= TINY_BYTES:
             recorder.moved["tiny_calls"] += 1
             recorder.moved["tiny_s"] += seconds

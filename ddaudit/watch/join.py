@@ -211,13 +211,20 @@ def _optimizer_equal(mine: _Run, save: Mapping[str, Any]) -> bool | None:
 
 
 def _rng_of_rank(mine: _Run, other: _Run, last: int) -> tuple[int | None, ...]:
-    known = {other.value("rng_after", r, last): r for r in reversed(other.rows())}
+    left = [_rng_left(other, r, last) for r in other.rows()]
+    known = {left[r]: r for r in reversed(other.rows())}
     found = []
     for row, rank in enumerate(mine.script.ranks):
         states = [float(x) for x in rank.notes.get("rng_restored", ())]
-        own = other.value("rng_after", row, last) if row in other.rows() else None
+        own = left[row] if row in other.rows() else None
         found.append(row if own in states and own is not None else next((known[s] for s in states if s in known), None))
     return tuple(found)
+
+
+def _rng_left(run: _Run, row: int, column: int) -> float | None:
+    """Random state after an update. It is recorded in some; between it and the next forward pass few programs draw."""
+    recorded = run.value("rng_after", row, column)
+    return run.value("rng_digest", row, column + 1) if recorded is None else recorded
 
 
 def _common(mine: _Run, other: _Run) -> Iterator[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import weakref
 from collections import deque
@@ -12,8 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data._utils.collate import default_collate
 
 from ddaudit.watch import fingerprint
+from ddaudit.watch.described import describe, sampler_of, subset_of
+from ddaudit.watch.models import Call
 from ddaudit.watch.patching import Guard, wrap
 
 __all__ = ["Batch", "Loader", "Loaders"]
@@ -21,6 +23,10 @@ __all__ = ["Batch", "Loader", "Loaders"]
 PENDING = 256
 MAX_SAMPLES = 4096
 MAX_BYTES = 32 << 20
+#: Batches in a row recognised by their memory after which copies of them are not looked for.
+DIRECT = 64
+#: Attributes by which iterators carry what is known of them.
+READING, AHEAD = "_ddaudit_reading", "_ddaudit_ahead"
 
 
 @dataclass(eq=False)
@@ -36,6 +42,8 @@ class Batch:
     spans: list[tuple[int, int, weakref.ref[Tensor]]] = field(default_factory=list)
     contents: frozenset[int] = frozenset()
     """Hashes of the batch's tensors, to recognise copies of them."""
+    assumed: bool = False
+    """Whether it was not looked at, because every batch before it went into the next call of a model."""
     state: str = "fetched"
 
     def holds(self, tensor: Tensor) -> bool:
@@ -44,6 +52,20 @@ class Batch:
             return False
         at = tensor.data_ptr()
         return any(low <= at < high and alive() is not None for low, high, alive in self.spans)
+
+
+@dataclass(eq=False)
+class Reading:
+    """One iterator of a loader; hung on the iterator, so that it dies with it."""
+
+    known: Loader
+    epoch: int
+    ahead: deque[Any]
+    """Indices of batches that were asked for and are not given out yet."""
+    prints: list[int] | None = None
+    """Fingerprints of the samples that are being collated."""
+    stacks: bool = False
+    """Whether batches are made by stacking, so that their rows hold the samples' bits."""
 
 
 @dataclass
@@ -103,10 +125,13 @@ class Loaders:
         self.in_order = False
         """Whether batches are fetched ahead, so that the oldest unused one is the next."""
         self._kept: list[Any] = []  # ids stay unique while their objects live
-        self._indices: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
-        self._raw: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
-        self._owner: weakref.WeakKeyDictionary[Any, tuple[Loader, int]] = weakref.WeakKeyDictionary()
-        self.on_fetch: Callable[[str], None] = lambda when: None
+        self._direct = self._newest = 0
+        """Batches in a row that were recognised by their memory, so that no copies need to be looked for; and those of
+        them that went into a model before the next one was fetched."""
+        self.on_fetch: Callable[[str], None] | None = None
+        """Called before and after a batch is fetched, as long as anyone wants to know."""
+        self.reads: Callable[[Loader], bool] = lambda loader: True
+        """Whether contents of a loader's samples are read where their indices are known."""
 
     def forget(self) -> None:
         """Lets go of every loader and batch."""
@@ -114,6 +139,7 @@ class Loaders:
         self.pending.clear()
         self._kept.clear()
         self.in_order = False
+        self._direct = self._newest = 0
 
     def install(self, module: Any) -> None:
         """Hooks a module that has PyTorch's loader classes (torchdata ships a copy of them)."""
@@ -151,7 +177,7 @@ class Loaders:
         return reset
 
     def _began(self, iterator: Any, loader: Any, seconds: float) -> None:
-        known, sampler = self.known.get(id(loader)), _sampler(loader)
+        known, sampler = self.known.get(id(loader)), sampler_of(loader)
         if known is None:
             self._kept.append(loader)
             known = self._made_anew(describe(loader), sampler) or Loader(
@@ -160,11 +186,12 @@ class Loaders:
             self.known[id(loader)] = known
         known.facts["sampler"] = sampler
         known.iterators_s += seconds
-        self._owner[iterator] = (known, known.epochs)
+        reading = Reading(known, known.epochs, _ahead(iterator))
+        setattr(iterator, READING, reading)
         known.epochs += 1
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None and getattr(fetcher, "auto_collation", False):
-            self._listen(iterator, fetcher)
+            self._listen(reading, fetcher)
 
     def _made_anew(self, facts: dict[str, Any], sampler: dict[str, Any]) -> Loader | None:
         """The loader of which this one is the next epoch, for scripts that make one each epoch: alike in everything and
@@ -176,32 +203,41 @@ class Loaders:
                 return known if known.finished[-1:] == [known.epochs - 1] else None
         return None
 
-    def _listen(self, iterator: Any, fetcher: Any) -> None:
+    def _listen(self, reading: Reading, fetcher: Any) -> None:
         """Sees samples before they are collated (padding would make a sample's bits depend on its batch)."""
         collate = fetcher.collate_fn
-        alive = weakref.ref(iterator)
+        reading.stacks = collate is default_collate
 
         def collating(samples: Any) -> Any:
-            self.guard.call("collate", self._samples, alive(), samples)
+            if not reading.ahead or self.reads(reading.known):
+                self.guard.call("collate", self._samples, reading, samples)
             return collate(samples)
 
         fetcher.collate_fn = collating
 
-    def _samples(self, iterator: Any, samples: Any) -> None:
-        if iterator is not None and isinstance(samples, Sequence) and len(samples) <= MAX_SAMPLES:
-            self._raw[iterator] = fingerprint.samples(samples)
+    def _samples(self, reading: Reading, samples: Any) -> None:
+        reading.prints = None
+        if not isinstance(samples, Sequence) or not 0 < len(samples) <= MAX_SAMPLES:
+            return
+        if not (reading.stacks and fingerprint.only_tensors(samples[0])):
+            reading.prints = fingerprint.samples(samples)
 
     def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:
             found = original(iterator)
-            self.guard.call("next-index", lambda: self._indices.setdefault(iterator, deque()).append(found))
+            reading = getattr(iterator, READING, None)
+            if reading is None:  # in the constructor, which fetches ahead
+                self.guard.call("next-index", lambda: _ahead(iterator).append(found))
+            else:
+                reading.ahead.append(found)
             return found
 
         return next_index
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def following(iterator: Any) -> Any:
-            self.guard.call("fetch-before", self.on_fetch, "before")
+            if self.on_fetch is not None:
+                self.guard.call("fetch-before", self.on_fetch, "before")
             began = time.perf_counter()
             try:
                 batch = original(iterator)
@@ -209,40 +245,55 @@ class Loaders:
                 self.guard.call("loader-end", self._ended, iterator)
                 raise
             seconds = time.perf_counter() - began
-            self.guard.call("fetch-after", self.on_fetch, "after")
+            if self.on_fetch is not None:
+                self.guard.call("fetch-after", self.on_fetch, "after")
             self.guard.call("batch", self._fetched, iterator, batch, seconds)
             return batch
 
         return following
 
     def _ended(self, iterator: Any) -> None:
-        known, epoch = self._owner.get(iterator, (None, 0))
-        if known is not None and known.batches_of(epoch):
-            known.finished.append(epoch)
+        reading = getattr(iterator, READING, None)
+        if reading is not None and reading.known.batches_of(reading.epoch):
+            reading.known.finished.append(reading.epoch)
 
     def _fetched(self, iterator: Any, batch: Any, seconds: float) -> None:
-        known, epoch = self._owner.get(iterator, (None, 0))
-        if known is None:
+        reading = getattr(iterator, READING, None)
+        if reading is None:
             return
-        known.count(epoch)
+        known = reading.known
+        known.count(reading.epoch)
         known.waits_s += seconds
         self.wait_s += seconds
-        queue = self._indices.get(iterator)
-        indices = known.base_indices(_integers(queue.popleft()) if queue else [])
+        indices = known.base_indices(_integers(reading.ahead.popleft()) if reading.ahead else [])
+        if indices and self._newest >= DIRECT and not self.reads(known):
+            where = known.number, reading.epoch
+            self.pending.append(Batch(*where, [], indices[:MAX_SAMPLES], len(indices), seconds, assumed=True))
+            return
         found = list(fingerprint.leaves(batch))
-        prints = self._raw.pop(iterator, None) or fingerprint.rows(found)
+        prints, reading.prints = reading.prints, None
+        if prints is None:
+            prints = fingerprint.rows(found) if not indices or self.reads(known) else []
         size = len(indices) or len(prints) or next((int(t.shape[0]) for t in found if t.dim()), 1)
         spans = [span for t in found if (span := _span(t)) is not None]
+        copies = contents(found) if self._direct < DIRECT else frozenset()
         kept = prints[:MAX_SAMPLES], indices[:MAX_SAMPLES]
-        self.pending.append(Batch(known.number, epoch, *kept, size, seconds, spans, contents(found)))
+        self.pending.append(Batch(known.number, reading.epoch, *kept, size, seconds, spans, copies))
 
-    def find(self, inputs: Sequence[Tensor]) -> Batch | None:
-        """The newest batch whose memory one of the tensors lies in, or of which one is a copy."""
-        for batch in reversed(self.pending):
-            if any(batch.holds(t) for t in inputs):
-                return batch
+    def find(self, call: Call) -> Batch | None:
+        """The newest batch whose memory one of a call's inputs lies in, or of which one is a copy."""
         if not self.pending:
             return None
+        newest = self.pending[-1]
+        if newest.assumed:
+            return newest
+        inputs = call.inputs
+        for batch in reversed(self.pending):
+            if any(batch.holds(t) for t in inputs):
+                self._direct += 1
+                self._newest = self._newest + 1 if batch is newest else 0
+                return batch
+        self._direct = self._newest = 0
         copies = contents([t for t in inputs if t.device.type == "cpu"])
         waiting = [b for b in self.pending if b.state in ("fetched", "train")]
         # Masks of equal length are alike in many batches: the batch with most in common counts, the oldest of equals.
@@ -250,6 +301,15 @@ class Loaders:
         found = found if found is not None and found.contents & copies else None
         self.in_order = self.in_order or (found is not None and found is not self.pending[-1])
         return found
+
+
+def _ahead(iterator: Any) -> deque[Any]:
+    """Indices that an iterator asked for; fetching ahead begins in its constructor, before it is known."""
+    found: deque[Any] | None = getattr(iterator, AHEAD, None)
+    if found is None:
+        found = deque()
+        setattr(iterator, AHEAD, found)
+    return found
 
 
 def contents(found: Sequence[Tensor]) -> frozenset[int]:
@@ -264,69 +324,19 @@ def contents(found: Sequence[Tensor]) -> frozenset[int]:
 def _span(tensor: Tensor) -> tuple[int, int, weakref.ref[Tensor]] | None:
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    if tensor.is_contiguous():
+        reach = tensor.numel()
+    else:
+        reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     at = tensor.data_ptr()
     return at, at + reach * tensor.element_size(), weakref.ref(tensor)
 
 
 def _integers(found: Any) -> list[int]:
     """Indices of a batch; empty where the sampler gives something else (an IterableDataset gives None)."""
+    if type(found) is list and set(map(type, found)) == {int}:
+        return found
     items = found if isinstance(found, list | tuple) else [found]
     flat = [i for item in items for i in (item if isinstance(item, list | tuple) else [item])]
     whole = [int(i) for i in flat if hasattr(i, "__index__") and not isinstance(i, bool)]
     return whole if len(whole) == len(flat) else []
-
-
-def describe(loader: Any) -> dict[str, Any]:
-    """Facts about a loader and its data set, without reading from it."""
-    dataset = loader.dataset
-    subset = subset_of(dataset)
-    base = dataset if subset is None else dataset.dataset
-    return {
-        "dataset": type(dataset).__name__,
-        "dataset_id": id(base),
-        "own_dataset_id": id(dataset),
-        "samples": _length(dataset),
-        "batches": _length(loader),
-        "batch_size": getattr(loader, "batch_size", None),
-        "drop_last": bool(getattr(loader, "drop_last", False)),
-        "workers": int(getattr(loader, "num_workers", 0)),
-        "persistent": bool(getattr(loader, "persistent_workers", False)),
-        "iterable": not hasattr(dataset, "__getitem__"),
-        "subset": None if subset is None else hashlib.sha256(repr(subset).encode()).hexdigest()[:16],
-        "subset_sorted": None if subset is None else hashlib.sha256(repr(sorted(subset)).encode()).hexdigest()[:16],
-    }
-
-
-def subset_of(dataset: Any) -> list[int] | None:
-    """Indices of a Subset, None for any other data set."""
-    if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
-        return None
-    found = [int(i) for i in dataset.indices]
-    return found if len(found) <= 1 << 22 else None
-
-
-def _sampler(loader: Any) -> dict[str, Any]:
-    """The innermost sampler that shuffles or shards."""
-    sampler = _first(loader, "batch_sampler", "sampler")  # no `or`: a sampler without length has no truth value
-    for _ in range(4):
-        inner = _first(sampler, "sampler", "batch_sampler")
-        if inner is None:
-            break
-        sampler = inner
-    wanted = ("num_replicas", "rank", "seed", "shuffle", "epoch", "drop_last", "replacement", "total_size")
-    facts = {k: v for k in wanted if isinstance(v := getattr(sampler, k, None), int | bool)}
-    names = [kind.__name__ for kind in type(sampler).__mro__]
-    return {"type": names[0], "distributed": "DistributedSampler" in names, **facts}
-
-
-def _first(owner: Any, *names: str) -> Any:
-    """The first attribute of these names that is there and not None."""
-    return next((v for n in names if (v := getattr(owner, n, None)) is not None), None)
-
-
-def _length(thing: Any) -> int | None:
-    try:
-        return len(thing)
-    except TypeError:
-        return None

@@ -30,6 +30,8 @@ FUSED = (
     "NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1Loss", "HuberLoss", "SoftMarginLoss", "MultiMarginLoss",
     "MultilabelMarginLoss", "CtcLoss",
 )  # fmt: skip
+#: What may lie above the reductions; a reduction over a few gathered scalars does too.
+INNER = SCALAR + MEANS + SUMS
 GATHERED = ("StackBackward", "CatBackward")
 MASKED = ("IndexBackward", "MaskedSelectBackward")
 MAX_NODES = 200
@@ -57,6 +59,8 @@ class Micro:
     """The first reduction: whoever keeps the loss, divided or not, keeps this node."""
     shape: int = 0
     """Hash of the graph's visible top, to tell micro-batches of one loss from different losses."""
+    weighed: bool = True
+    """Whether its terms were asked for."""
 
     def weights(self, scale: float) -> tuple[float, float] | None:
         """Largest and total weight of the terms as means, without the scaler's factor; None where not all is known."""
@@ -76,15 +80,24 @@ class Micro:
         return max(known, key=lambda t: abs(t.weight or 0.0), default=None)
 
 
-def inspect(loss: Tensor, guard: Guard, masks: dict[int, list[bool]], anew: bool = True) -> Micro:
-    """Walks the scalar top of a loss's graph and hooks its reductions; the weights fill in during backward.
+def inspect(
+    loss: Tensor, top: Any, guard: Guard, masks: dict[int, list[bool]], *, anew: bool = True, weigh: bool = True
+) -> Micro:
+    """Walks the scalar top of a loss's graph, which begins at the node ``top``, and hooks its reductions; the weights
+    fill in during backward.
 
-    ``masks`` keeps for each shape of graph which reductions are masked; unless ``anew``, it is believed."""
-    value = float(loss.detach()) if loss.numel() == 1 else None
-    micro = Micro(value)
+    ``masks`` keeps for each shape of graph which reductions are masked; unless ``anew``, it is believed. Without
+    ``weigh`` the terms are left out: only the loss's value and the shape of its graph are told."""
+    micro = Micro(loss.item() if loss.numel() == 1 else None)
+    if not weigh and not (name := top.name()).startswith(INNER):
+        micro.shape, micro.node, micro.weighed = hash((name,)) & 0xFFFFFFFF, top, False
+        return micro
     names: list[str] = []
-    nodes = list(_reductions(loss.grad_fn, micro, names))
+    nodes = list(_reductions(top, micro, names))
     micro.shape = hash(tuple(names)) & 0xFFFFFFFF
+    if not weigh:
+        micro.node, micro.weighed = nodes[0] if nodes else None, False
+        return micro
     if anew or len(masks.get(micro.shape, ())) != len(nodes):
         masks[micro.shape] = [_masked(node) for node in nodes]
     for node, masked in zip(nodes, masks[micro.shape], strict=True):

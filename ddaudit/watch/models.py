@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,8 +33,13 @@ class Call:
     """Whether the wrapper is set to reduce gradients."""
     bypass: bool
     began: float
+    given: tuple[Any, ...]
     seconds: float = 0.0
-    inputs: list[Tensor] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """Tensors of the arguments; none once the call is over."""
+        return list(fingerprint.leaves(self.given))
 
 
 class Models:
@@ -48,12 +55,18 @@ class Models:
         """ids of the parameters that a DDP wrapper will reduce."""
         self.first_seen: dict[tuple[int, str], tuple[int, int]] = {}
         """(id of a module, name of its buffer) -> identity and version of the buffer."""
+        self._buffered: tuple[int, list[Any]] | None = None
+        """Modules with buffers of their own, as found for so many roots."""
+        self._made: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        """Modules that were put together since the hooks came, by id."""
         self.depth = 0
         self.on_enter: Callable[[Call], None] = lambda call: None
         self.on_leave: Callable[[Call], None] = lambda call: None
 
     def install(self) -> None:
-        """Hooks module calls and the DDP constructor."""
+        """Hooks module calls, what modules are made of, and the DDP constructor."""
+        nn.modules.module.register_module_parameter_registration_hook(self._grown)
+        nn.modules.module.register_module_module_registration_hook(self._grown)
         wrap(nn.Module, "__call__", self._call)
         wrap(nn.parallel.DistributedDataParallel, "__init__", self._ddp)
 
@@ -64,6 +77,11 @@ class Models:
         self.wrapped.clear()
         self.first_seen.clear()
         self.registered.clear()
+        self._buffered = None
+
+    def _grown(self, module: nn.Module, name: str, part: Any) -> None:
+        """A module got a parameter or an inner module. It must not be kept alive by having been seen."""
+        self._made[id(module)] = module
 
     def _ddp(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(wrapper: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -104,9 +122,12 @@ class Models:
         return found
 
     def adopt(self, parameters: list[Tensor]) -> None:
-        """Finds the outermost modules that own the given parameters, among all objects alive."""
+        """Finds the outermost modules that own the given parameters: among those that were seen to be put together, or,
+        where these do not own them all (copies, older modules), among all objects alive."""
         wanted = {id(p) for p in parameters}
-        modules = [o for o in gc.get_objects() if issubclass(type(o), nn.Module)]
+        modules = list({id(m): m for made in list(self._made.values()) for m in made.modules()}.values())
+        if not wanted <= {id(p) for m in modules for p in m._parameters.values()}:
+            modules = _alive(nn.Module)
         owners = [m for m in modules if any(id(p) in wanted for p in m._parameters.values() if p is not None)]
         children = {id(c) for m in modules for c in m._modules.values() if c is not None}
         top = [m for m in modules if id(m) not in children]
@@ -132,13 +153,11 @@ class Models:
     def norm_digest(self) -> float:
         """Digest of running statistics that every rank keeps for itself (SyncBatchNorm left out), and of other stored
         buffers that training changes; NaN for none."""
-        found: list[Tensor] = []
-        seen: set[int] = set()
-        for root in self.roots.values():
-            for module in root.modules():
-                if module._buffers and not isinstance(module, SYNCED) and id(module) not in seen:
-                    seen.add(id(module))
-                    found += self._kept_by_itself(module)
+        if self._buffered is None or self._buffered[0] != len(self.roots):
+            inside = {id(m): m for root in self.roots.values() for m in root.modules()}
+            owners = [m for m in inside.values() if m._buffers and not isinstance(m, SYNCED)]
+            self._buffered = len(self.roots), owners
+        found = [b for m in self._buffered[1] for b in self._kept_by_itself(m)]
         return float(fingerprint.tensors(found)) if found else float("nan")
 
     def _kept_by_itself(self, module: nn.Module) -> Iterator[Tensor]:
@@ -178,7 +197,7 @@ class Models:
             sync=bool(module.require_backward_grad_sync) if is_ddp else reduces(module),
             bypass=id(module) in self.inner,
             began=time.perf_counter(),
-            inputs=list(fingerprint.leaves([args, kwargs])),
+            given=(args, kwargs),
         )
         self.on_enter(call)
         return call
@@ -186,7 +205,18 @@ class Models:
     def _leave(self, call: Call) -> None:
         call.seconds = time.perf_counter() - call.began
         self.on_leave(call)
-        call.inputs = []
+        call.given = ()
+
+
+def _alive(kind: type) -> list[Any]:
+    """All objects of a type and of those derived from it. Without a line of Python for each of a million objects."""
+    kinds, waiting = {kind}, [kind]
+    while waiting:
+        derived: set[type] = set(type.__subclasses__(waiting.pop())) - kinds
+        kinds |= derived
+        waiting += derived
+    found = gc.get_objects()
+    return list(itertools.compress(found, map(kinds.__contains__, map(type, found))))
 
 
 def reduces(module: nn.Module) -> bool | None:

@@ -25,7 +25,7 @@ MAX_OWNERS = 32
 
 def torch_stream() -> int:
     """Digest of torch's CPU generator."""
-    return hash_bytes(torch.get_rng_state().numpy().data)
+    return hash_bytes(torch.default_generator.get_state().numpy())
 
 
 def streams() -> dict[str, int]:

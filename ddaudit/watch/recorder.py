@@ -14,17 +14,19 @@ from torch import Tensor
 
 from ddaudit.watch import checkpoints, fingerprint, losses, random_state
 from ddaudit.watch.gradients import Parameters
-from ddaudit.watch.loaders import Batch, Loaders
+from ddaudit.watch.loaders import Batch, Loader, Loaders
 from ddaudit.watch.models import Call, Models
 from ddaudit.watch.patching import Guard
 from ddaudit.watch.report import Reporter
-from ddaudit.watch.sampling import Sampling
+from ddaudit.watch.sampling import FIRST, Sampling
 from ddaudit.watch.windows import Back, Window
 
 __all__ = ["Recorder"]
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-MOVED = ("calls", "bytes", "tiny_calls", "tiny_s", "free_calls")
+SPENT = ("forward_s", "backward_s", "comm_wait_s", "checkpoint_s", "gc_s")
+MOVED = ("collective_calls", "collective_bytes", "tiny_calls", "tiny_s", "free_calls")
+#: Batches of each loader whose samples are read in any case.
+READ_BATCHES = 64
 
 
 class Recorder:
@@ -34,7 +36,7 @@ class Recorder:
         self.guard = Guard()
         self.sampling = Sampling(every)
         self.loaders, self.models = Loaders(self.guard), Models(self.guard)
-        self.loaders.on_fetch = self._on_fetch
+        self.loaders.reads = self._reads
         self.models.on_enter, self.models.on_leave = self._on_enter, self._on_leave
         self._fresh(reporter)
 
@@ -49,14 +51,21 @@ class Recorder:
         self.rows = 0
         self.backward_depth = 0
         self.scale = 1.0
-        self.spent = {"forward_s": 0.0, "backward_s": 0.0, "comm_wait_s": 0.0, "checkpoint_s": 0.0, "gc_s": 0.0}
+        self.spent = dict.fromkeys(SPENT, 0.0)
         self.moved = dict.fromkeys(MOVED, 0.0)
         self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
         self.alive: list[weakref.ref[Any]] = []
         self.masks: dict[int, list[bool]] = {}
         self._fetching: dict[str, int] = {}
-        self._last_wait, self._last_cpu = self.loaders.wait_s, time.process_time()
-        self._last_runqueue = 0.0
+        self._drew = False
+        self._last_wait = self.loaders.wait_s
+        self.attentive = self.whole = True
+        """Whether costly facts of the update under way are recorded, and whether everything is digested in it."""
+        self.trained: set[int] = set()
+        """Numbers of the loaders whose batches were trained on."""
+        self.accumulates = False
+        """Whether an update was made of several backward passes: the weight of each may differ then."""
+        self.loaders.on_fetch = self._on_fetch
 
     def begin_again(self, reporter: Reporter) -> None:
         """Ends the recording and begins another, with nothing of the training before kept alive."""
@@ -93,17 +102,13 @@ class Recorder:
             return []
         return primary.parameters.digests()
 
-    @property
-    def attentive(self) -> bool:
-        """Whether costly facts of the update under way are recorded."""
-        return self.primary is None or self.sampling.due(self.primary.updates)
-
     def before_step(self, optimizer: Any, closure: bool) -> None:
         """Before the update: gradients are final unless a closure is yet to compute them."""
-        window = self.window(optimizer)
-        if _only_initialises(window, closure):
+        window = self.windows.get(id(optimizer)) or self.window(optimizer)
+        if not window.backs and _only_initialises(window, closure):
             return
-        self._elect(window)
+        if self.primary is None or not self.primary.updates:
+            self._elect(window)
         window.entered = time.perf_counter()
         if not closure:
             self._read_stepped(window)
@@ -115,39 +120,58 @@ class Recorder:
             return
         known = [window] if idle else list(self.windows.values())
         self.primary = max(known, key=lambda w: (w.parameters.numel, w is window, -w.number))
+        self._look(self.primary)
         self.reporter.begin(self)
         self.reporter.notes["state_loaded"] = checkpoints.state_digest(window.optimizer, self.models.names())
         self.reporter.start_digests(window.parameters.digests() if window is self.primary else [])
 
     def _read_stepped(self, window: Window) -> None:
-        window.parameters.read("stepped")
-        if window is self.primary and self.sampled(window.updates):
+        if window.parameters.sampling:
+            window.parameters.read("stepped")
+        if window is self.primary and self.whole:
             self.reporter.gradients(window.parameters.grad_digests(), window.parameters.grad_norm())
 
     def after_step(self, optimizer: Any, closure: bool) -> None:
         """After the update: writes the event of the primary optimizer, counts the others'."""
-        window = self.window(optimizer)
-        if _only_initialises(window, closure):
+        window = self.windows.get(id(optimizer)) or self.window(optimizer)
+        if not window.backs and _only_initialises(window, closure):
             return
         if closure:
             self._read_stepped(window)
         if window is self.primary:
             self.reporter.step(self, window)
             self._reset_times()
+        else:
+            self._notice_another(window)
+        self.accumulates = self.accumulates or len(window.backs) > 1
         window.stepped()
-        self._notice_another(window)
+        if window is self.primary:
+            self._look(window)
         window.parameters.sampling = self.sampling.due(window.updates)
 
+    def _look(self, window: Window) -> None:
+        """Decides how closely the coming update is looked at."""
+        self.attentive = self.sampling.due(window.updates)
+        self.whole = self.sampling.digests_due(window.updates, window.parameters.nbytes)
+        # Whoever has not drawn in the first updates will hardly begin to: the generators are not looked at any more.
+        fetches = self._early() and (window.updates < FIRST or self._drew)
+        self.loaders.on_fetch = self._on_fetch if fetches else None
+
+    def _reads(self, loader: Loader) -> bool:
+        """Whether samples of a loader are read: where little is asked for, not for ever of those trained on."""
+        seldom = self.sampling.every > 1 and not self.attentive and loader.batches > READ_BATCHES
+        return not seldom or loader.number not in self.trained
+
     def _notice_another(self, window: Window) -> None:
-        """Tells of a training after the recorded one: an optimizer that was made later and works alone since then."""
+        """Tells of a training after the recorded one: an optimizer that was made later and works alone since then has
+        made one more update."""
         primary = self.primary
-        if primary is None or window is primary or not window.follows or primary.updates > window.follows:
+        if primary is None or not window.follows or primary.updates > window.follows:
             return
-        self.reporter.another(window.updates, primary.updates)
+        self.reporter.another(window.updates + 1, primary.updates)
 
     def _reset_times(self) -> None:
-        for name in self.spent:
-            self.spent[name] = 0.0
+        self.spent = dict.fromkeys(SPENT, 0.0)
         self.moved = dict.fromkeys(MOVED, 0.0)
         self.draws = {"fetch": math.nan, "forward": math.nan, "before": math.nan}
 
@@ -156,33 +180,22 @@ class Recorder:
         waited, self._last_wait = self.loaders.wait_s - self._last_wait, self.loaders.wait_s
         return waited
 
-    def cpu_seconds(self) -> float:
-        """CPU time of the process since this was last asked."""
-        now = time.process_time()
-        spent, self._last_cpu = now - self._last_cpu, now
-        return spent
-
-    def runqueue_seconds(self) -> float:
-        """Time that this thread waited for a core since this was last asked (schedstat's second field)."""
-        words = read_small("/proc/thread-self/schedstat").split()
-        now = int(words[1]) / 1e9 if len(words) > 1 else 0.0
-        waited, self._last_runqueue = now - self._last_runqueue, now
-        return waited
-
     # -- data and models ----------------------------------------------------------------------------------------
 
     def _early(self) -> bool:
+        """Whether draws of random numbers are looked for: at first, and seldom where little is asked for."""
+        if self.sampling.every > 1:
+            return self.attentive
         return self.primary is None or self.primary.updates < 32
 
     def _on_fetch(self, when: str) -> None:
-        if not self._early():
-            return
         found = random_state.streams()
         if when == "before":
             self._fetching = found
         else:
             drawn = [self._fetching[k] for k in sorted(found) if self._fetching.get(k, found[k]) != found[k]]
             if drawn:
+                self._drew = True
                 self.draws["fetch"] = float(hash(tuple(drawn)) & fingerprint.MASK)
 
     def _on_enter(self, call: Call) -> None:
@@ -191,10 +204,11 @@ class Recorder:
                 self.draws["before"] = float(random_state.torch_stream())
             if self.attentive:
                 self.reporter.norms = self.models.norm_digest()
-        batch = self.loaders.find(call.inputs)
+        batch = self.loaders.find(call)
         if batch is not None:
             if call.grad:
                 batch.state = "train"
+                self.trained.add(batch.loader)
                 if all(batch is not other for other in self.fresh):
                     self.fresh.append(batch)
             elif batch.state == "fetched":
@@ -205,19 +219,20 @@ class Recorder:
 
     def _unmatched(self, call: Call) -> None:
         """Inputs that no loader gave: they stand for the samples where there is no loader."""
-        first = next((t for t in call.inputs if t.dim() > 0), None)
+        inputs = call.inputs
+        first = next((t for t in inputs if t.dim() > 0), None)
         if first is None:
             return
         self.rows += int(first.shape[0])
         if first.device.type == "cpu" and self._early():
-            self.prints += fingerprint.rows(call.inputs)[:4096]
+            self.prints += fingerprint.rows(inputs)[:4096]
 
     def _on_leave(self, call: Call) -> None:
         self.moved["free_calls"] += not call.grad
         if call.grad:
             self.calls.append(call)
             self.spent["forward_s"] += call.seconds
-            if self.draws["before"] == self.draws["before"]:
+            if (self.attentive or self._early()) and self.draws["before"] == self.draws["before"]:
                 drew = random_state.torch_stream() != int(self.draws["before"])
                 self.draws["forward"] = max(float(drew), self.draws["forward"] if self.calls[1:] else 0.0)
 
@@ -228,14 +243,14 @@ class Recorder:
         for window in self.windows.values():
             if window.parameters.cleared() and not window.unreduced:
                 window.mark_cleared()
-            window.touched = False
-        found = [roots] if isinstance(roots, Tensor) else list(roots)
-        root = found[0] if found else None
+            self.accumulates = self.accumulates or bool(window.backs)
+        root = roots if isinstance(roots, Tensor) else next(iter(roots), None)
+        node = root.grad_fn if isinstance(root, Tensor) else None
         micro = losses.Micro(None)
-        if isinstance(root, Tensor) and root.grad_fn:
-            micro = losses.inspect(root, self.guard, self.masks, self.attentive)
-        if isinstance(root, Tensor) and root.grad_fn is not None:
-            self._follow(micro.node or root.grad_fn)
+        if isinstance(root, Tensor) and node is not None:
+            weigh = self.attentive or self.accumulates
+            micro = losses.inspect(root, node, self.guard, self.masks, anew=self.attentive, weigh=weigh)
+            self._follow(micro.node or node)
             micro.node = None
         synced = [c.sync for c in self.calls if c.sync is not None]
         batches = self.fresh or self._guess_batches()
@@ -263,13 +278,13 @@ class Recorder:
         """Adds the pass to the windows whose gradients it reached."""
         back.seconds = seconds
         self.spent["backward_s"] += seconds
-        windows = list(self.windows.values())
-        touched = [w for w in windows if w.parameters.touched] or windows
-        for window in touched:
+        windows = self.windows.values()
+        for window in windows if len(windows) == 1 else [w for w in windows if w.parameters.touched] or windows:
             window.parameters.touched = False
             window.add(back)
-            window.parameters.read("arrived")
-            window.parameters.read("ended")
+            if window.parameters.sampling:
+                window.parameters.read("arrived")
+                window.parameters.read("ended")
         for window in windows:
             if window.entered:
                 window.inside_s += seconds
@@ -278,7 +293,8 @@ class Recorder:
         """Leaves a mark in the graph that dies with it, to see graphs that the script keeps alive."""
         mark = _Mark()
         node.metadata["ddaudit"] = mark
-        self.alive = [r for r in self.alive[-400:] if r() is not None]
+        if self.alive:
+            self.alive = [r for r in self.alive[-400:] if r() is not None]
         self.alive.append(weakref.ref(mark))
 
     # -- the rest -----------------------------------------------------------------------------------------------
@@ -307,11 +323,6 @@ class Recorder:
             if optimizer is None or getattr(optimizer, "param_groups", None) is mine:
                 window.ticks += 1
 
-    def resident_bytes(self) -> float:
-        """Resident memory of this process."""
-        words = read_small("/proc/self/statm").split()
-        return float(words[1]) * _PAGE if len(words) > 1 else math.nan
-
     @property
     def frameworks(self) -> list[str]:
         """Training frameworks that this process imported."""
@@ -329,20 +340,7 @@ class Recorder:
 def _only_initialises(window: Window, closure: bool) -> bool:
     """True for the step at learning rate 0 without any backward pass by which ``get_state_dict`` makes an optimizer
     create its state: no update of the training."""
-    rates = [float(g.get("lr", 1.0)) for g in window.optimizer.param_groups]
-    return not closure and not window.backs and not any(rates)
-
-
-def read_small(path: str) -> bytes:
-    """Contents of a file of the kernel's; nothing where there is none."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(file, 4096)
-    finally:
-        os.close(file)
+    return not (closure or window.backs or any(float(g.get("lr", 1.0)) for g in window.optimizer.param_groups))
 
 
 class _Mark:

@@ -13,26 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddaudit.evidence.events import EventWriter
-from ddaudit.jsonio import encode
 from ddaudit.redact import redact_text
-from ddaudit.watch import random_state
 from ddaudit.watch.checkpoints import optimizer_steps
 from ddaudit.watch.claims import Claims
+from ddaudit.watch.kernel import Kernel
 from ddaudit.watch.loaders import Batch
 from ddaudit.watch.placement import parallelism, place
 from ddaudit.watch.source import guarded
+from ddaudit.watch.updates import Update, ask_kernel, event, seen
 from ddaudit.watch.windows import Window
 
 if TYPE_CHECKING:
     from ddaudit.watch.recorder import Recorder
 
-__all__ = ["Reporter", "rate"]
+__all__ = ["Reporter"]
 
 MAX_EVALUATED = 2048
 #: Updates after which an optimizer that was made later, and works alone since then, is another training.
 ANOTHER = 8
-#: Updates after which a summary is written; later ones follow at the distance of the last.
-SUMMARIES = (0, 1, 3, 7, 15, 31, 64)
+#: How long an update between two recorded ones may wait to be written with others, where the user asked for a period.
+PATIENCE_S = 0.5
+#: Updates after which a summary is written, and the time after which another one is.
+SUMMARIES = frozenset({0, 3, 15, 63, 255})
+SUMMARY_S = 10.0
 
 
 class Reporter:
@@ -44,13 +47,17 @@ class Reporter:
         self.claims = Claims()
         self.saves: list[dict[str, Any]] = []
         self.notes: dict[str, Any] = {}
+        self.kernel = Kernel()
         self.norms = math.nan
         self.sums: dict[str, list[float]] = {}
         self._digests: list[int] = []
         self._start: list[int] = []
         self._grads: tuple[list[int], float] = ([], math.nan)
+        self._names: tuple[int, list[str]] | None = None
+        """Names of the parameters, as found among so many models."""
         self._evaluated: dict[int, dict[str, list[int]]] = {}
-        self._last = time.perf_counter()
+        self._waiting: list[Update] = []
+        self._last = self._told = time.perf_counter()
         self._passes = 0
         self._began = False
 
@@ -97,44 +104,50 @@ class Reporter:
 
     def step(self, recorder: Recorder, window: Window) -> None:
         """Writes an update."""
-        due = recorder.sampling.due(window.updates)
-        if due:
+        if recorder.attentive:
             self.claims.count(sys._getframe(2), window.updates, self._passes)
         self._passes += len(window.backs)
-        now = time.perf_counter()
-        terms = window.loss_table()
-        values = _values(recorder, window, [row[0] for row in terms]) | {"step_s": now - self._last}
-        sampled = recorder.sampled(window.updates)
-        arrays = {**_data(window), "loss_terms": encode(terms)}
-        if sampled:
-            before, self._digests = self._digests, window.parameters.digests()
-            values["changed"] = float(before != self._digests)
-            if not any(hasattr(p, "_local_tensor") for p in window.parameters.items[:1]):
-                values["param_digest"] = float(hash(tuple(self._digests)) & ((1 << 53) - 1))
-            arrays["param_digests"], arrays["grad_digests"] = self._digests, self._grads[0]
-            values["grad_norm"] = self._grads[1]
+        update = seen(recorder, window, self._last)
+        if recorder.whole:
+            self._digest(update)
         if window.parameters.sampling:
-            arrays["grad_slices"] = window.parameters.table()
-        values["norm_digest"], self.norms = self.norms, math.nan
-        assert self.writer is not None
+            update.more["lost_grads"] = float(window.lost)
+            update.lists["grad_slices"] = window.parameters.table()
+        update.more["norm_digest"], self.norms = self.norms, math.nan
         self._grads = ([], math.nan)
-        known = {k: v for k, v in values.items() if v == v}
-        self.writer.emit_numbers(
-            "step", step=window.updates, values=known, lists={k: v for k, v in arrays.items() if v}
-        )
+        self._waiting.append(update)
+        if recorder.attentive or recorder.sampling.every == 1 or update.at - self._waiting[0].at > PATIENCE_S:
+            self.flush()
         self._last = time.perf_counter()
         if window.updates == 0:
             self.notes["first_optimizer_step"] = optimizer_steps(window.optimizer)
-        if window.updates in SUMMARIES or window.updates % SUMMARIES[-1] == SUMMARIES[-1] - 1:
+        if window.updates in SUMMARIES or self._last - self._told > SUMMARY_S:
             self.summary(recorder)
+
+    def _digest(self, update: Update) -> None:
+        parameters = update.window.parameters
+        before, self._digests = self._digests, parameters.digests()
+        update.more["changed"] = float(before != self._digests)
+        if not any(hasattr(p, "_local_tensor") for p in parameters.items[:1]):
+            update.more["param_digest"] = float(hash(tuple(self._digests)) & ((1 << 53) - 1))
+        update.more["grad_norm"] = self._grads[1]
+        update.lists |= {"param_digests": self._digests, "grad_digests": self._grads[0]}
+
+    def flush(self) -> None:
+        """Writes the updates that are not written yet."""
+        waiting, self._waiting = self._waiting, []
+        if waiting and self.writer is not None:
+            ask_kernel(waiting, self.kernel)
+            self.writer.emit_all([event(update) for update in waiting])
 
     def summary(self, recorder: Recorder) -> None:
         """Writes everything that is not per update; the last one counts."""
         if self.writer is None:
             return
+        self.flush()
+        self._told = time.perf_counter()
         rank, world = recorder.distributed
         primary = recorder.primary
-        names = recorder.models.names() if primary is not None else {}
         self.writer.emit(
             "watched",
             rank=int(self.notes.setdefault("rank", rank)),
@@ -142,11 +155,9 @@ class Reporter:
             frameworks=recorder.frameworks,
             loaders=[x.report() for x in {x.number: x for x in recorder.loaders.known.values()}.values()],
             wrapped=recorder.models.wrapped,
-            optimizers=[_optimizer(w, recorder) for w in recorder.windows.values()],
+            optimizers=_optimizers(recorder),
             primary=None if primary is None else primary.number,
-            parameters=[] if primary is None else primary.parameters.names(names),
-            replicated=[] if primary is None else primary.parameters.replicated(),
-            unreduced=[] if primary is None else _unreduced(recorder, primary, names),
+            **self._parameters(recorder),
             start_digests=self._start,
             claims=self.claims.found,
             counters=self.claims.counters,
@@ -161,6 +172,19 @@ class Reporter:
             notes={k: v for k, v in self.notes.items() if k not in ("rank", "world_size")},
         )
 
+    def _parameters(self, recorder: Recorder) -> dict[str, Any]:
+        """Names of the recorded optimizer's parameters, which are those at the first update; whether each is whole;
+        and which of them their wrapper does not reduce."""
+        primary = recorder.primary
+        if primary is None:
+            return {"parameters": [], "replicated": [], "unreduced": []}
+        missing = _unreduced(recorder, primary)
+        if self._names is None or self._names[0] != len(recorder.models.roots) or missing:
+            names = recorder.models.names()
+            self._names = len(recorder.models.roots), primary.parameters.names(names)
+            missing = [names.get(id(p), "?") for p in missing]
+        return {"parameters": self._names[1], "replicated": primary.parameters.replicated(), "unreduced": missing}
+
     def finish(self, recorder: Recorder, how: str) -> None:
         """At exit; also for ranks that made no update but belong to a group."""
         world = recorder.distributed[1]
@@ -174,6 +198,7 @@ class Reporter:
 
     def failed(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """An exception is about to end the process."""
+        self.flush()
         frames = traceback.extract_tb(trace)
         self.notes["exception"] = {
             "type": kind.__name__,
@@ -190,72 +215,15 @@ def recorder_threads() -> int:
     return torch.get_num_threads()
 
 
-def _values(recorder: Recorder, window: Window, losses: list[float]) -> dict[str, float]:
-    now = time.perf_counter()
-    synced = [b.synced for b in window.backs]
-    table = [b.bypass for b in window.backs]
-    return {
-        "lr": rate(window.optimizer.param_groups),
-        "loss_raw": sum(losses) / len(losses) if losses else math.nan,
-        "loss_bad": float(any(x is not None and not math.isfinite(x) for x in (b.micro.value for b in window.backs))),
-        "passes": float(len(window.backs)),
-        "micro_batches": window.micro_batches(),
-        "samples": window.samples(),
-        # Without a backward pass nobody looked: the update does nothing, or the script sets gradients by hand.
-        "zero_grads": float(window.cleared or window.updates == 0) if window.backs else math.nan,
-        "scheduler_ticks": float(window.ticks) if "schedulers" in recorder.reporter.notes else math.nan,
-        "synced_passes": float(sum(s is True for s in synced)) if any(s is not None for s in synced) else math.nan,
-        "last_synced": math.nan if not synced or synced[-1] is None else float(synced[-1]),
-        "bypassed": float(sum(table)),
-        "clips": float(window.clips),
-        "early_clips": float(window.early_clips),
-        "local_clips": float(window.local_clips),
-        "clip_norm": window.clip_norm,
-        "clip_limit": window.clip_limit,
-        "input_s": recorder.input_seconds(),
-        **recorder.spent,
-        "optimizer_s": max(0.0, now - window.entered - window.inside_s),
-        "cpu_s": recorder.cpu_seconds(),
-        "runqueue_s": recorder.runqueue_seconds(),
-        "scale": window.backs[-1].scale if window.backs else math.nan,
-        "rss_bytes": recorder.resident_bytes(),
-        "graphs_alive": float(sum(r() is not None for r in recorder.alive)),
-        "rng_digest": recorder.draws["before"],
-        "rng_fetch_digest": recorder.draws["fetch"],
-        "rng_forward_draws": recorder.draws["forward"],
-        "rng_after": float(random_state.torch_stream()) if recorder.draws["before"] >= 0 else math.nan,
-        **_moved(recorder),
-        "lost_grads": float(window.lost) if window.parameters.sampling else math.nan,
-        "unscaled": float(window.unscaled),
-    }
-
-
-def rate(groups: list[dict[str, Any]]) -> float:
-    """Learning rate of the first group, unless that one stands still (a multiplier of 0) while others move."""
-    rates = [float(g.get("lr", math.nan)) for g in groups]
-    return next((x for x in rates if x), 0.0) if rates else math.nan
-
-
-def _moved(recorder: Recorder) -> dict[str, float]:
-    names = {"calls": "collective_calls", "bytes": "collective_bytes"}
-    return {names.get(key, key): value for key, value in recorder.moved.items()}
-
-
-def _data(window: Window) -> dict[str, Any]:
-    """Samples of the window, slot by slot."""
-    batches = window.batches()
-    prints = [p for b in batches for p in (b.prints or [-1] * b.size)] or [p for x in window.backs for p in x.prints]
-    indices = [i for b in batches for i in (b.indices or [-1] * b.size)]
-    epochs = [b.loader * 100_000 + b.epoch for b in batches for _ in range(max(len(b.prints), len(b.indices), 1))]
-    found = {"sample_ids": prints[:8192], "sample_index": indices[:8192], "sample_epoch": epochs[:8192]}
-    return {k: v for k, v in found.items() if any(x != -1 for x in v)}
-
-
-def _optimizer(window: Window, recorder: Recorder) -> dict[str, Any]:
+def _optimizers(recorder: Recorder) -> list[dict[str, Any]]:
     trainable = recorder.models.trainable()
+    held = {id(p) for w in recorder.windows.values() for g in w.optimizer.param_groups for p in g["params"]}
+    return [_optimizer(window, trainable, held) for window in recorder.windows.values()]
+
+
+def _optimizer(window: Window, trainable: dict[int, Any], held: set[int]) -> dict[str, Any]:
     mine = {id(p) for p in window.parameters.items}
     now = {id(p) for g in window.optimizer.param_groups for p in g["params"]}
-    held = {id(p) for w in recorder.windows.values() for g in w.optimizer.param_groups for p in g["params"]}
     with_grad = sum(p.grad is not None for p in window.parameters.items)
     return {
         "number": window.number,
@@ -272,9 +240,7 @@ def _optimizer(window: Window, recorder: Recorder) -> dict[str, Any]:
     }
 
 
-def _unreduced(recorder: Recorder, window: Window, names: dict[int, str]) -> list[str]:
+def _unreduced(recorder: Recorder, window: Window) -> list[Any]:
     """Trainable parameters of a wrapped model that its wrapper does not know."""
-    if not recorder.models.registered:
-        return []
-    missing = [p for p in window.parameters.items if p.requires_grad and id(p) not in recorder.models.registered]
-    return [names.get(id(p), "?") for p in missing][:64]
+    known = recorder.models.registered
+    return [p for p in window.parameters.items if p.requires_grad and id(p) not in known][:64] if known else []

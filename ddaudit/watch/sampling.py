@@ -25,7 +25,10 @@ class Sampling:
         """Every how manieth update is recorded around this one."""
         if self.every > 1:
             return 1 if update < FIRST else self.every
-        return next((period for end, period in PERIODS if update < end), LATER)
+        for end, period in PERIODS:
+            if update < end:
+                return period
+        return LATER
 
     def due(self, update: int) -> bool:
         """Whether slices of gradients, norms and counters are recorded."""

@@ -49,7 +49,6 @@ class Window:
     clip_norm: float = math.nan
     clip_limit: float = math.nan
     ticks: int = 0
-    touched: bool = False
     entered: float = 0.0
     inside_s: float = 0.0
     """Backward and forward time spent inside the step (closures)."""
@@ -64,8 +63,9 @@ class Window:
     def unreduced(self) -> bool:
         """FSDP2 keeps what it has not reduced yet out of sight: no gradient in place does not mean that it was
         cleared."""
-        sharded = any(hasattr(p, "_local_tensor") for p in self.parameters.items[:1])
-        return sharded and bool(self.backs) and self.backs[-1].synced is False
+        if not self.backs or self.backs[-1].synced is not False:
+            return False
+        return any(hasattr(p, "_local_tensor") for p in self.parameters.items[:1])
 
     @property
     def lost(self) -> bool:
@@ -77,6 +77,12 @@ class Window:
         if self.clipped_at and self.clipped_at == len(self.backs) and self.backs[-1].synced is False:
             self.local_clips += 1
         self.backs.append(back)
+
+    def copy(self) -> Window:
+        """The window as it is: what comes later begins with other objects."""
+        found = object.__new__(Window)
+        found.__dict__.update(self.__dict__)
+        return found
 
     def stepped(self) -> None:
         """Begins the next window."""
@@ -91,15 +97,17 @@ class Window:
 
     def batches(self) -> list[Batch]:
         """Loader batches of the window, each once."""
+        if len(self.backs) == 1 and len(self.backs[0].batches) < 2:
+            return self.backs[0].batches
         found: list[Batch] = []
         for back in self.backs:
             found += [b for b in back.batches if not any(b is other for other in found)]
         return found
 
-    def micro_batches(self) -> float:
+    def micro_batches(self, batches: int) -> float:
         """Forward/backward passes that share out one global batch: several losses over one batch count once; NaN
-        where that cannot be told."""
-        passes, batches = len(self.backs), len(self.batches())
+        where that cannot be told. ``batches`` counts those of :meth:`batches`."""
+        passes = len(self.backs)
         if not passes:
             return math.nan
         if batches:
@@ -108,9 +116,8 @@ class Window:
         mixed = len({b.synced for b in self.backs}) > 1
         return float(passes) if passes == 1 or (alike and (passes > 2 or mixed)) else math.nan
 
-    def samples(self) -> float:
+    def samples(self, batches: list[Batch]) -> float:
         """Samples of the window: of the loader's batches, or of the models' inputs where there is no loader."""
-        batches = self.batches()
         if batches:
             return float(sum(b.size for b in batches))
         rows = sum(b.rows for b in self.backs)
@@ -118,8 +125,8 @@ class Window:
 
     def loss_table(self) -> list[list[float]]:
         """One row a backward pass: loss, largest and total weight of its means, elements of the largest, whether some
-        were left out, whether it is an explicit sum, and the largest whole divisor."""
-        return [_row(back) for back in self.backs[:64]]
+        were left out, whether it is an explicit sum, and the largest whole divisor. Empty where nobody asked."""
+        return [_row(back) for back in self.backs[:64]] if any(b.micro.weighed for b in self.backs) else []
 
 
 def _row(back: Back) -> list[float]:

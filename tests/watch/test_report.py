@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from ddaudit.watch.loaders import Batch
-from ddaudit.watch.report import Reporter, rate
+from ddaudit.watch.report import Reporter
+from ddaudit.watch.updates import rate
 
 
 @pytest.mark.parametrize(("rates", "told"), [([0.05, 0.1], 0.05), ([0.0, 0.1], 0.1), ([0.0, 0.0], 0.0), ([0.3], 0.3)])

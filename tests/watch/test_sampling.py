@@ -57,3 +57,22 @@ def test_collated_rows_have_the_fingerprints_of_their_samples():
     columns = [torch.stack([pair[i] for pair in batch]) for i in range(2)]
     assert fingerprint.rows(columns) == fingerprint.samples(batch)
     assert len(set(fingerprint.samples(batch))) == len(batch)
+
+
+def test_rows_without_any_element_have_the_fingerprint_of_an_empty_sample():
+    empty = torch.ones(2, 0)
+    assert fingerprint.rows([empty]) == [fingerprint.sample(empty[0])] * 2
+
+
+@pytest.mark.parametrize(
+    ("sample", "told"),
+    [
+        ((torch.ones(2), torch.tensor(1)), True),
+        ({"x": [torch.ones(2)]}, True),
+        ((torch.ones(2), 1), False),
+        ((torch.ones(2), "word"), False),
+        ((), False),
+    ],
+)
+def test_only_samples_made_of_tensors_are_read_from_their_batch(sample: object, told: bool):
+    assert fingerprint.only_tensors(sample) is told
