@@ -210,7 +210,8 @@ class Run:
             result.wrong.append(f"verdict {verdict}")
         result.told = f"{verdict} {code} " + "; ".join(f"{id} {host}" for id, host in blamed)
         if result.named != "right":
-            result.told += " ".join(f"[{text[:200]}]" for _, _, text in _bad(answer, "ERROR"))
+            texts = [text for _, _, text in _bad(answer, "ERROR")] + [member.err[-300:] for member in started.values()]
+            result.told += " ".join(f"[{text[:300]}]" for text in texts if text)
         result.named = "wrong" if result.wrong else result.named
 
     def _verdict(self, verdict: str, hit: list[Strike], blamed: bool, answer: dict[str, Any]) -> str:

@@ -87,7 +87,7 @@ class Place:
     storage: Storage | None = None
 
     def enter(self) -> None:
-        os.environ.update(SLURMD_NODENAME=self.host, OMP_NUM_THREADS="1", DDAUDIT_STORAGE_PATIENCE_S="4")
+        os.environ.update(SLURMD_NODENAME=self.host, OMP_NUM_THREADS="1", DDAUDIT_STORAGE_PATIENCE_S="8")
         if self.tmp is not None:
             self.tmp.mkdir(exist_ok=True)
             os.environ["TMPDIR"] = tempfile.tempdir = str(self.tmp)
