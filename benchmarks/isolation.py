@@ -112,15 +112,11 @@ def once(fault: str, number: int, chance: random.Random, root: Path) -> tuple[Na
 
 
 def slow_down(started: fleet.Started, host: netns.Host, group: Path) -> None:
-    """Puts everything on the host under the quota once its server has imported torch, which the quota would only draw
-    out, and before its rank works; takes it out again when the rank has ended, so that judging takes no minute."""
-    spent = -1
+    """Puts everything on the host under the quota once its server has mapped torch's libraries, which the quota would
+    only draw out, and before its rank works; takes it out again when the rank has ended, so that judging is quick."""
     while started.processes[0].poll() is None and len(servers := forks(host)) < 2:
         if servers and "libtorch_python" in Path(f"/proc/{servers[0]}/maps").read_text():
-            fields = Path(f"/proc/{servers[0]}/stat").read_text().rpartition(")")[2].split()
-            before, spent = spent, int(fields[11]) + int(fields[12])
-            if spent == before:
-                break
+            break
         time.sleep(0.1)
     for pid in host.pids():
         move(pid, group)

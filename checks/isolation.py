@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
 from ddaudit.api import (
     Finding,
@@ -96,12 +96,13 @@ def _all_accused(many: Sequence[RailAccused]) -> RailAccused:
 
 def _work_factors(trials: LinkTrials) -> dict[int, float]:
     """How many times as long as the others' each member's work took, of the best passes (whatever else runs on a host
-    only adds time) of that set in which it was least: a core that was busy for a moment accuses nobody."""
+    only adds time, so of two others the quicker one counts) of that set in which it was least: a core that was busy for
+    a moment accuses nobody."""
     found = {}
     for member, mine in trials.work_s.items():
         others = [sets for m, sets in trials.work_s.items() if m != member]
         best = [(min(passes), [min(o[i]) for o in others if len(o) > i and o[i]]) for i, passes in enumerate(mine)]
-        factors = [least / median(rest) for least, rest in best if rest]
+        factors = [least / median_low(rest) for least, rest in best if rest]
         if len(factors) >= WORK_SETS:
             found[member] = min(factors)
     return found

@@ -6,7 +6,7 @@ import os
 import time
 import zlib
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -171,7 +171,7 @@ class _Field:
         dist.all_reduce(table)
         best = table.tolist()
         others = [best[:place] + best[place + 1 :] for place in range(places)]
-        return any(rest and mine > SLOW_WORK * median(rest) for mine, rest in zip(best, others, strict=True))
+        return any(rest and mine > SLOW_WORK * median_low(rest) for mine, rest in zip(best, others, strict=True))
 
     def _planted(self, plant: str) -> bool:
         if plant == "slow-rail":
