@@ -118,12 +118,12 @@ def slow_down(started: fleet.Started, host: netns.Host, group: Path) -> None:
         if servers and "libtorch_python" in Path(f"/proc/{servers[0]}/maps").read_text():
             break
         time.sleep(0.1)
-    for pid in host.pids():
-        move(pid, group)
     ranks = False
     while started.processes[0].poll() is None and not (ranks and len(forks(host)) < 2):
+        for pid in host.pids():  # again and again: one may have been forked while its parent was moved
+            move(pid, group)
         ranks = ranks or len(forks(host)) > 1
-        time.sleep(0.1)
+        time.sleep(0.05)
     for pid in host.pids():
         move(pid, group.parent)
 
