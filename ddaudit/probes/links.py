@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import zlib
 from pathlib import Path
 from statistics import median, median_low
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,12 +20,15 @@ from ddaudit.evidence.tournament import Pair, rounds
 from ddaudit.network import interface_bytes, tcp_carrier, tcp_counts
 from ddaudit.registry import probe
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["LinksParams", "links"]
 
-#: What a plant adds to a message or a piece of work.
+#: What a plant adds to a message.
 PLANT_S = 0.15
 PINGS = 11
-WORK_SIZE, WORK_CALLS, WORK_PASSES = 256, 60, 3
+WORK_SIZE, WORK_CALLS, WORK_PASSES = 256, 20, 3
 #: A member whose best pass took this many times the others' best works again, as often as suspects meet again, this
 #: much later: a core that was busy for a moment is not a slow host.
 SLOW_WORK, LATER_S = 1.5, 0.4
@@ -42,8 +44,8 @@ class LinksParams(BaseModel):
     suspects meet again ``again`` times. ``expected_gbps`` is what every link should deliver, for the checks. ``plant``
     breaks something on purpose.
 
-    A pass of work takes the quickest member about ``work_s``. A host with a CPU quota works at full speed for up to two
-    slices of it (Linux deals them out every 0.1 s) and shows only in passes that are longer."""
+    A pass of work takes ``work_s``. A host with a CPU quota works at full speed for up to two slices of it (Linux deals
+    them out every 0.1 s) and shows only in passes that are longer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,7 +57,7 @@ class LinksParams(BaseModel):
     floor_s: float = Field(0.02, ge=0)
     floor_loss: float = Field(0.01, gt=0, lt=1)
     again: int = Field(3, ge=1, le=100)
-    work_s: float = Field(0.2, gt=0, le=60)
+    work_s: float = Field(0.3, gt=0, le=60)
     expected_gbps: float | None = Field(None, gt=0)
     plant: Literal["none", "slow-link", "slow-port", "slow-host", "slow-rail"] = "none"
 
@@ -131,8 +133,6 @@ class _Field:
         self.data = {size: torch.zeros(max(1, size // 4), device=self.device) for size in params.sizes}
         self.word = torch.zeros(1, device=self.device)
         self.met: list[tuple[int, float, float, float]] = []
-        self.calls: int | None = None
-        """Calls in a pass of work."""
 
     def in_time(self, began: float) -> bool:
         """Whether another round may begin; rank 0's clock decides for all."""
@@ -146,41 +146,36 @@ class _Field:
         return bool(left.item())
 
     def work(self) -> bool:
-        """Times the same piece of work several times, while nobody sends. True, on all ranks, where a member's best
+        """Times the same piece of work in several passes, while nobody sends. True, on all ranks, where a member's best
         pass was far slower than the others'."""
+        import torch
         import torch.distributed as dist
 
-        if self.calls is None:
-            self.calls = self._calls()
+        matrix = torch.ones(WORK_SIZE, WORK_SIZE, device=self.device) / WORK_SIZE
+        self._piece(matrix)  # warms up
         seconds = []
         for _ in range(WORK_PASSES):
             dist.barrier()
-            seconds.append(self._pass(self.calls))
+            seconds.append(self._pass(matrix))
         if self.me is not None:
             self.context.events.emit("work", rank=self.context.rank, seconds=seconds)
         return self._one_is_slow(seconds)
 
-    def _calls(self) -> int:
-        """How many calls are a pass, the same for all: ``work_s`` of the quickest, measured once it is warm."""
-        import torch
-        import torch.distributed as dist
+    def _pass(self, matrix: Tensor) -> float:
+        """Seconds that a piece of work takes on average over ``work_s``."""
+        began, pieces = time.perf_counter(), 0
+        while not pieces or (took := time.perf_counter() - began) < self.params.work_s:
+            self._piece(matrix)
+            pieces += 1
+        return took / pieces
 
-        self._pass(WORK_CALLS)
-        quickest = torch.tensor([self._pass(WORK_CALLS)], dtype=torch.float64, device=self.device)
-        dist.all_reduce(quickest, op=dist.ReduceOp.MIN)
-        return max(WORK_CALLS, math.ceil(WORK_CALLS * self.params.work_s / max(float(quickest.item()), 1e-4)))
-
-    def _pass(self, calls: int) -> float:
-        import torch
-
-        matrix = torch.ones(WORK_SIZE, WORK_SIZE, device=self.device) / WORK_SIZE
+    def _piece(self, matrix: Tensor) -> None:
         began = time.perf_counter()
-        for _ in range(calls):
+        for _ in range(WORK_CALLS):
             matrix = matrix @ matrix
         synchronize(self.device)
         if self._planted("slow-host"):  # in proportion, so that a busy machine does not hide it
-            time.sleep(max(PLANT_S, 5 * (time.perf_counter() - began)))
-        return time.perf_counter() - began
+            time.sleep(5 * (time.perf_counter() - began))
 
     def _one_is_slow(self, seconds: list[float]) -> bool:
         import torch
