@@ -82,8 +82,8 @@ def main():
     if FAULT == "double-sharded":
         data.x, data.y = data.x[rank::world], data.y[rank::world]
     batch = args.batch_size if FAULT == "batch-per-rank" else BATCH
-    replicas = 4 if FAULT == "too-many-replicas" else world
-    sampler = DistributedSampler(data, replicas, 0 if FAULT == "no-sharding" else rank,
+    replicas = {{"too-many-replicas": 4, "alone": 1}}.get(FAULT, world)
+    sampler = DistributedSampler(data, replicas, 0 if FAULT in ("no-sharding", "alone") else rank,
                                  seed=rank if FAULT == "sampler-seed" else 0)
     workers = O.get("workers", 0)
     loader = DataLoader(data, batch, sampler=sampler, drop_last=True, num_workers=workers,
@@ -118,7 +118,7 @@ def main():
         return up * 0.5 * (1 + math.cos(math.pi * min(1.0, s / total)))
     sched = torch.optim.lr_scheduler.LambdaLR(opt, shape)
     scaler = torch.amp.GradScaler("cpu", enabled=bool(O.get("scaler")), init_scale=256.0)
-    torch.manual_seed(0 if FAULT == "same-seed" else 100 + rank)
+    torch.manual_seed(0 if FAULT in ("same-seed", "alone") else 100 + rank)
     global_step, kept, path = 0, [], os.path.join(os.path.dirname(os.path.abspath(__file__)), "last.pt")
     start, skip = 0, 0
     if O.get("resume"):
@@ -212,7 +212,7 @@ def main():
 
 
 def reduce(model, manual, world, rank):
-    if not manual or O.get("sharded"):
+    if not manual or O.get("sharded") or FAULT == "alone":
         return
     if FAULT == "clip-local":
         nn.utils.clip_grad_norm_(model.parameters(), 0.05)

@@ -14,10 +14,13 @@ import numpy as np
 
 from ddaudit.api import Finding, Remedy, TrainingTrace, WatchedScript, check, fail, ok, skip, warn
 
-from ._arrays import Table, place
-from ._watched import EPOCH_BASE, near, planted, readers, unknown, world
+from ._arrays import Table, place, recorded
+from ._watched import EPOCH_BASE, compared, differing, near, one_model, planted, readers, unknown, world
 
 SHARDING = Remedy(text="Give every rank its own part: DistributedSampler(dataset, num_replicas=N, rank=rank), once.")
+JOINING = Remedy(
+    text="Call init_process_group, wrap the model in DistributedDataParallel, and give every rank its own samples."
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def _separate(trace: TrainingTrace, script: WatchedScript) -> bool:
     asks="Do the script's ranks read disjoint samples that together cover the data set?",
     plant=(
         planted("every rank reads the whole data set", "data.ranks-overlap", "no-sharding"),
+        planted("ranks train alone, each on everything", "data.ranks-overlap", "alone", wrap="manual"),
         planted("the sampler's seed depends on the rank", "data.sampler-seed-differs", "sampler-seed"),
         planted("samplers believe in more ranks than there are", "data.partial-coverage", "too-many-replicas"),
         planted("a sharded data set is sharded again", "data.double-sharded", "double-sharded"),
@@ -106,7 +110,7 @@ def _separate(trace: TrainingTrace, script: WatchedScript) -> bool:
 def shards(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
     """Compares whole epochs where there are some, single updates otherwise."""
     if not _separate(trace, script):
-        yield skip("not measured: no two ranks are known to want different data")
+        yield _one_work(trace, script) or skip("not measured: no two ranks are known to want different data")
         return
     found = reading(trace, script)
     if found is None:
@@ -133,6 +137,32 @@ def shards(trace: TrainingTrace, script: WatchedScript) -> Iterator[Finding]:
                    remedy=SHARDING, **kept)  # fmt: skip
         return
     yield _coverage(trace, found) or ok(f"ranks share {shared} of {total} samples", **kept)
+
+
+def _one_work(trace: TrainingTrace, script: WatchedScript) -> Finding | None:
+    """Ranks that never talk, yet train on the same samples to the same gradients: all do the work of one. Ranks that
+    split a model talk, and members of an ensemble differ in their gradients."""
+    calls, ids = recorded(trace, "collective_calls"), trace.array("sample_ids")
+    grads = trace.array("grad_digests")
+    if trace.job.parallel == "tensor" or world(trace) < 2 or not one_model(script) or script.ranks[0].wrapped:
+        return None
+    if calls is None or ids is None or grads is None or np.nansum(calls) > 0 or len(trace.ranks) < world(trace):
+        return None
+    judged = compared(grads)
+    same = judged & ~differing(grads).any(axis=1) & (ids == ids[:1]).all(axis=(0, 2)) & (ids >= 0).any(axis=(0, 2))
+    if judged.sum() < 2 or not same[judged].all():
+        return None
+    return fail(
+        "data.ranks-overlap",
+        f"{world(trace)} ranks train on the same samples to the same gradients in {int(judged.sum())} updates, and none"
+        " calls a collective: all do the work of one",
+        measured=1.0,
+        unit="share of samples",
+        limit=0.5,
+        limit_source="replicas see different data",
+        where=place(trace, 1, 0),
+        remedy=JOINING,
+    )
 
 
 def _allowed(found: Reading, trace: TrainingTrace) -> float:
