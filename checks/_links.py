@@ -34,7 +34,7 @@ class NetLimits(Limits):
     )
 
 
-QUICK = {"sizes": [65536], "repeats": 3, "work_s": 0.03}
+QUICK = {"sizes": [65536], "repeats": 3, "work_s": 0.1}
 
 
 def carrier(interfaces: Sequence[Interface], host: str) -> Interface | None:

@@ -175,7 +175,7 @@ class _Field:
             matrix = matrix @ matrix
         synchronize(self.device)
         if self._planted("slow-host"):  # in proportion, so that a busy machine does not hide it
-            time.sleep(5 * (time.perf_counter() - began))
+            time.sleep(9 * (time.perf_counter() - began))
 
     def _one_is_slow(self, seconds: list[float]) -> bool:
         import torch

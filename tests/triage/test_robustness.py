@@ -148,6 +148,18 @@ def test_an_archive_cannot_leave_its_folder(tmp_path):
     assert not (tmp_path.parent / "escaped.log").exists()
 
 
+def test_absolute_names_of_an_archive_are_read_below_its_folder(tmp_path):
+    outside = tmp_path / "outside.log"
+    with tarfile.open(tmp_path / "logs.tar.gz", "w:gz") as archive:
+        info = tarfile.TarInfo(str(outside))
+        info.size, info.mtime = len(ERROR), 1_700_000_000
+        archive.addfile(info, io.BytesIO(ERROR))
+    found = solve(tmp_path / "logs.tar.gz")["cause"]
+    assert not outside.exists()
+    outside.write_bytes(ERROR)
+    assert found == solve(outside)["cause"]
+
+
 def test_any_cut_of_a_bundle_is_read(tmp_path):
     make("host.oom-killed", 2, tmp_path)
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
