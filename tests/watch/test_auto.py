@@ -26,7 +26,10 @@ for step in range(updates):
     loss.backward()
     opt.step()
 """
-RANK = "import ddaudit.watch.auto, torch\nupdates = 12\n" + CELL
+#: Members of an ensemble: each has batches of its own, and they do not talk.
+RANK = "import ddaudit.watch.auto, os, torch\nupdates = 12\n" + CELL.replace(
+    "seed(0)", "seed(int(os.environ.get('RANK', 0)))"
+)
 NOTEBOOK = f"""
 import gc, json, sys, weakref
 from ddaudit.watch import auto
