@@ -162,8 +162,10 @@ def test_a_later_report_asks_slurm_what_became_of_the_job(tmp_path: Path, monkey
 
 
 def test_a_run_that_ended_by_itself_is_not_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ending.slurm, "past", lambda job, at: pytest.fail("asked"))
-    settle(run_folder(tmp_path / "r", {"event": "end", "t": 2.0, "seconds": 1.0, "signal": None}))
+    monkeypatch.setattr(ending.slurm, "past", lambda job, at: end("NODE_FAIL"))
+    run = run_folder(tmp_path / "r", {"event": "end", "t": 2.0, "seconds": 1.0, "signal": None})
+    settle(run)
+    assert read_journal(run).job is None
 
 
 def test_a_job_of_the_same_number_at_another_time_is_another_job(monkeypatch: pytest.MonkeyPatch):
