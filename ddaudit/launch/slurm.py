@@ -100,15 +100,22 @@ class _Waits:
         self._last = (now, reason)
 
 
+def _record_of(job: str) -> str | None:
+    """What scontrol says of a job; None without Slurm, an answer of it, or a job's number."""
+    if not re.fullmatch(r"\d+", job):
+        return None
+    try:
+        return _ask(["scontrol", "-o", "show", "job", job], limit_s=QUICK_S).strip()
+    except Problem:
+        return None
+
+
 def present(environment: Mapping[str, str], number: int) -> JobEnd | None:
     """The job around this process, which was just told to end by the signal ``number``; None without Slurm or an
     answer of it."""
     job = environment.get("SLURM_JOB_ID", "")
-    if not re.fullmatch(r"\d+", job):
-        return None
-    try:
-        record = _ask(["scontrol", "-o", "show", "job", job], limit_s=QUICK_S).strip()
-    except Problem:
+    record = _record_of(job)
+    if record is None:
         return None
     end, now = _ended(job, record, None, {}), time.time()
     due = epoch(_field(record, "EndTime")) if end.state == "RUNNING" else None
@@ -120,11 +127,8 @@ def present(environment: Mapping[str, str], number: int) -> JobEnd | None:
 
 def past(job: str, at: float) -> JobEnd | None:
     """A job that has ended; None without Slurm, while it goes on, or when it was not there at the time ``at``."""
-    if not re.fullmatch(r"\d+", job):
-        return None
-    try:
-        record = _ask(["scontrol", "-o", "show", "job", job], limit_s=QUICK_S).strip()
-    except Problem:
+    record = _record_of(job)
+    if record is None:
         return None
     submitted, ended = epoch(_field(record, "SubmitTime")), epoch(_field(record, "EndTime"))
     if submitted is None or ended is None or not submitted - 1 <= at <= ended + GRACE_S:
